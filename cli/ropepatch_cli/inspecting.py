@@ -1,0 +1,151 @@
+"""An inspection, as words for a program or as tables for a person."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.markup import escape
+
+from ropepatch.config_json.layout import Layout, Schedule
+from ropepatch.extending import Inspection, Preview
+from ropepatch_cli.difference import config_difference
+from ropepatch_cli.render import _table, notes, out, tokens
+
+
+def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
+    """Tables: lengths, schedules, layers, and what `extend` would do."""
+    layout = found.layout
+    sure = "" if layout.trained_length_known else " (a guess, see note)"
+    out.print(
+        f"[bold]{escape(found.source.name)}[/bold]  {layout.family.model_type}, "
+        f"{layout.dialect} config, {layout.layer_count} layers"
+    )
+    out.print(
+        f"trained length {layout.trained_length:,}{sure}, configured {layout.configured_length:,}"
+    )
+    if found.stamp is not None:
+        method = found.stamp.get("recipe", {}).get("method")
+        out.print(
+            f"extended by ropepatch: {method}, {tokens(found.stamp.get('trained_length'))} → "
+            f"{tokens(found.stamp.get('target_length'))} tokens"
+        )
+    schedules = _table(
+        "schedule", "in force", ">θ", ">head", ">rotated", ">slowest wave", ">incomplete"
+    )
+    for label, schedule in layout.schedules.items():
+        row = _schedule_words(schedule, layout)
+        schedules.add_row(
+            label or "all layers",
+            _in_force(schedule),
+            f"{schedule.geometry.theta:g}",
+            str(schedule.geometry.head_dim),
+            str(schedule.geometry.rotary_dim),
+            tokens(row["slowest_wavelength"]),
+            f"{row['incomplete_pairs']} of {row['pairs']}",
+        )
+    out.print(schedules, soft_wrap=False)
+    out.print("[dim]incomplete: pairs that never complete a turn in the trained length[/dim]")
+    layers = _table("layer type", ">layers", "turns", ">window")
+    for group in layout.groups:
+        layers.add_row(
+            group.layer_type,
+            str(len(group.layers)),
+            "by RoPE" if group.rotates else "no",
+            tokens(group.window) if group.window else "global" if group.attends else "no attention",
+        )
+    out.print(layers, soft_wrap=False)
+    notes(layout.notes)
+    for name, preview in previews.items():
+        _show_preview(name, preview)
+
+
+def words(found: Inspection, previews: Mapping[str, Preview]) -> dict[str, Any]:
+    """The same as plain data."""
+    layout = found.layout
+    return {
+        "model": found.source.name,
+        "model_type": layout.family.model_type,
+        "dialect": layout.dialect,
+        "trained_length": layout.trained_length,
+        "trained_length_known": layout.trained_length_known,
+        "configured_length": layout.configured_length,
+        "layers": layout.layer_count,
+        "schedules": {
+            label or "*": _schedule_words(schedule, layout)
+            for label, schedule in layout.schedules.items()
+        },
+        "layer_types": [
+            {
+                "layer_type": group.layer_type,
+                "schedule": group.label or "*",
+                "layers": list(group.layers),
+                "rotates": group.rotates,
+                "attends": group.attends,
+                "window": group.window,
+            }
+            for group in layout.groups
+        ],
+        "notes": list(layout.notes),
+        "ropepatch": found.stamp,
+        "extend": {name: _preview_words(preview) for name, preview in previews.items()},
+    }
+
+
+def _schedule_words(schedule: Schedule, layout: Layout) -> dict[str, Any]:
+    geometry = schedule.geometry
+    frequencies = schedule.frequencies(layout.configured_length)
+    turning = [w for w in frequencies.wavelengths() if math.isfinite(w)]
+    method = schedule.method
+    return {
+        "rope_type": schedule.block["rope_type"],
+        "method": method.name if method else None,
+        "factor": method.factor if method else 1.0,
+        "rope_theta": geometry.theta,
+        "head_dim": geometry.head_dim,
+        "rotary_dim": geometry.rotary_dim,
+        "pairs": geometry.pairs,
+        "turning_pairs": geometry.turning,
+        "incomplete_pairs": geometry.incomplete_pairs(),
+        "slowest_wavelength": max(turning) if turning else None,
+        "attention_factor": frequencies.attention_factor,
+        "layers": sum(len(g.layers) for g in layout.groups_of(schedule.label)),
+    }
+
+
+def _in_force(schedule: Schedule) -> str:
+    geometry = schedule.geometry
+    still = geometry.pairs - geometry.turning
+    base = f"plain, {still} of {geometry.pairs} pairs stopped" if still else "plain"
+    if schedule.method is None:
+        return base
+    return f"{schedule.method.name} ×{schedule.method.factor:g}"
+
+
+def _show_preview(name: str, preview: Preview) -> None:
+    if preview.change is None:
+        out.print(
+            f"\n[bold]extend --method {name}[/bold] is refused: {escape(preview.refusal or '')}"
+        )
+        return
+    change = preview.change
+    replacing = " --replace" if change.layout.scaled else ""
+    out.print(
+        f"\n[bold]extend --method {name}{replacing}[/bold]: {change.layout.trained_length:,} → "
+        f"{change.target_length:,} tokens"
+    )
+    for line in config_difference(change.before, change.after):
+        colour = {"-": "red", "+": "green"}.get(line[:1], "dim")
+        out.print(f"  [{colour}]{escape(line)}[/{colour}]")
+    notes(change.advice)
+
+
+def _preview_words(preview: Preview) -> dict[str, Any]:
+    if preview.change is None:
+        return {"refused": preview.refusal}
+    change = preview.change
+    return {
+        "layer_types": [label or "*" for label in change.methods],
+        "target_length": change.target_length,
+        "dialect": change.dialect,
+        "notes": list(change.advice),
+    }

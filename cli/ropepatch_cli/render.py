@@ -1,0 +1,250 @@
+"""Data from the library into tables and sentences; the only place that prints."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from ropepatch.checkpoint.restore import Restored
+    from ropepatch.extending import Extension, Inspection, Preview, Verification
+    from ropepatch.methods.base import Method
+    from ropepatch.model.proof import Proof
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    out.print(json.dumps(value, indent=2, ensure_ascii=False), markup=False)
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.lstrip(">"), justify="right" if right else "left")
+    return table
+
+
+def tokens(value: float | None) -> str:
+    """A length or wavelength with thousands separated."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+class Work:
+    """Shows what takes long: a line per slow step, a bar while bytes are copied."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar = Progress(
+            TextColumn("copying {task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            console=err,
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def progress(self, name: str, done: int, total: int) -> None:
+        """Called by the library while it copies."""
+        if self._quiet or not err.is_terminal:
+            return
+        if name not in self._tasks:
+            self._bar.start()
+            self._tasks[name] = self._bar.add_task(escape(name), total=total)
+        self._bar.update(self._tasks[name], completed=done)
+
+    def say(self, sentence: str) -> None:
+        """Called by the library when a slow step begins."""
+        self._bar.stop()
+        if not self._quiet:
+            err.print(f"[dim]{escape(sentence)} ...[/dim]")
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner on a terminal, nothing elsewhere."""
+    if err.is_terminal:
+        with err.status(what):
+            yield
+    else:
+        yield
+
+
+def methods(rows: Mapping[str, "type[Method]"], *, as_json: bool, detail: bool) -> None:
+    """The table of methods, or one with its parameters."""
+    if as_json:
+        print_json(
+            {
+                name: {
+                    "title": cls.title,
+                    "source": cls.source,
+                    "use_when": cls.use_when,
+                    "short_price": cls.short_price,
+                    "rope_type": cls.rope_type,
+                    "parameters": [f.name for f in fields(cls)],
+                }
+                for name, cls in rows.items()
+            }
+        )
+        return
+    table = _table("method", "use when", "price at short length", "rope_type")
+    for name, cls in rows.items():
+        table.add_row(
+            f"[bold]{name}[/bold]", cls.use_when, cls.short_price, cls.rope_type or "none"
+        )
+    if not detail:
+        out.print(table, soft_wrap=False)
+        return
+    for name, cls in rows.items():
+        out.print(f"[bold]{name}[/bold]  {cls.title}\n")
+        out.print(f"  source       {cls.source}")
+        out.print(f"  use when     {cls.use_when}")
+        out.print(f"  short price  {cls.short_price}")
+        out.print(f"  rope_type    {cls.rope_type or 'none: live models only'}")
+        defaults = [
+            f.name if f.default is f.default_factory else f"{f.name} (default {f.default})"
+            for f in fields(cls)
+        ]
+        out.print(f"  parameters   {', '.join(defaults)}")
+
+
+def restored(what: "Restored") -> None:
+    """What `restore` put back."""
+    out.print(
+        f"{escape(str(what.folder))}: {what.method} taken out again, original values back in "
+        f"{', '.join(what.files)}."
+    )
+
+
+def wrote(path: Path, *, as_json: bool) -> None:
+    """A picture was written."""
+    (err if as_json else out).print(f"picture: {escape(str(path))}")
+
+
+def notes(lines: tuple[str, ...]) -> None:
+    """Things to know, one a line."""
+    for line in lines:
+        out.print(f"[yellow]note:[/yellow] {escape(line)}")
+
+
+def proof(found: "Proof") -> None:
+    """The evidence, one row per schedule."""
+    table = _table(
+        "layers", ">pairs changed", ">slowest wave before", ">after", ">attention factor", ">error"
+    )
+    for s in found.schedules:
+        where = s.label or "all that turn"
+        state = "" if s.method else "  (untouched)"
+        table.add_row(
+            f"{where} ({s.layers}){state}",
+            f"{s.changed_pairs} of {s.pairs}",
+            tokens(s.slowest_before),
+            tokens(s.slowest_after),
+            f"{s.attention_factor:.6f}",
+            f"{s.worst_error:.1e}",
+        )
+    out.print(table, soft_wrap=False)
+    out.print(
+        f"[green]verified[/green] in {found.model_class} at {found.length:,} tokens: transformers' "
+        f"frequencies equal the method's; applied to {found.layers_changed} of "
+        f"{found.layer_count} layers."
+    )
+    if found.softmax_scale_ratio != 1:
+        out.print(f"softmax scale × {found.softmax_scale_ratio:.6f} (mscale_all_dim squared).")
+
+
+def verification(folder: Path, found: "Verification", *, as_json: bool) -> None:
+    """What `verify` found."""
+    if as_json:
+        words: dict[str, Any] = {"proof": found.proof.to_dict()}
+        if found.logits is not None:
+            words["logits"] = {
+                "max_change_short": found.logits.short,
+                "max_change_long": found.logits.long,
+                "long_length": found.logits.long_length,
+            }
+        print_json(words)
+        return
+    proof(found.proof)
+    if found.logits is not None:
+        out.print(
+            f"logits with against without: largest change {found.logits.short:.4g} within 64 "
+            f"tokens, {found.logits.long:.4g} across {found.logits.long_length:,}."
+        )
+
+
+def extension(done: "Extension", *, as_json: bool) -> None:
+    """What `extend` did, or would do."""
+    from ropepatch_cli.difference import config_difference
+
+    change = done.change
+    if as_json:
+        print_json(_extension_words(done))
+        return
+    lengths = f"{change.layout.trained_length:,} → {change.target_length:,} tokens"
+    title = f"{change.recipe.method}: {lengths} ({change.dialect} config)"
+    if done.written is None:
+        out.print(f"[bold]{title}[/bold], dry run; would write {escape(str(done.target))}")
+        for line in config_difference(change.before, change.after):
+            colour = {"-": "red", "+": "green"}.get(line[:1], "dim")
+            out.print(f"[{colour}]{escape(line)}[/{colour}]")
+        notes(change.advice)
+        return
+    out.print(f"[bold]{title}[/bold]")
+    if done.proof is not None:
+        proof(done.proof)
+    else:
+        out.print("not verified (--no-verify); `ropepatch verify` does it later.")
+    ways = sorted(set(done.written.carried.values()))
+    out.print(f"weights: {len(done.written.carried)} by {' and '.join(ways)}")
+    if done.written.left_behind:
+        out.print(f"left behind: {escape(', '.join(done.written.left_behind))}")
+    notes((*done.written.notes, *change.advice))
+    out.print(f"written: [bold]{escape(str(done.target))}[/bold]")
+
+
+def _extension_words(done: "Extension") -> dict[str, Any]:
+    change = done.change
+    words: dict[str, Any] = {
+        "target": str(done.target),
+        "recipe": change.recipe.to_dict(),
+        "dialect": change.dialect,
+        "trained_length": change.layout.trained_length,
+        "target_length": change.target_length,
+        "notes": list(change.advice),
+        "proof": done.proof.to_dict() if done.proof else None,
+    }
+    if done.written is None:
+        return {"dry_run": True, **words, "config": change.after}
+    return {
+        **words,
+        "weights": done.written.carried,
+        "left_behind": list(done.written.left_behind),
+        "notes": [*done.written.notes, *change.advice],
+    }
+
+
+def inspection(found: "Inspection", previews: "Mapping[str, Preview]", *, as_json: bool) -> None:
+    """How a checkpoint places its tokens."""
+    from ropepatch_cli import inspecting
+
+    if as_json:
+        print_json(inspecting.words(found, previews))
+    else:
+        inspecting.show(found, previews)

@@ -1,0 +1,54 @@
+"""ropepatch: a longer context for pretrained language models with rotary position embeddings."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ropepatch._version import __version__
+
+if TYPE_CHECKING:
+    from ropepatch.config_json.layout import read_layout
+    from ropepatch.errors import RopepatchError
+    from ropepatch.extending import extend, inspect, restore, verify
+    from ropepatch.geometry import Frequencies, RotaryGeometry
+    from ropepatch.methods.table import METHODS
+    from ropepatch.recipe import Recipe
+
+_WHERE = {
+    "METHODS": "ropepatch.methods.table",
+    "Frequencies": "ropepatch.geometry",
+    "Recipe": "ropepatch.recipe",
+    "RopepatchError": "ropepatch.errors",
+    "RotaryGeometry": "ropepatch.geometry",
+    "extend": "ropepatch.extending",
+    "inspect": "ropepatch.extending",
+    "read_layout": "ropepatch.config_json.layout",
+    "restore": "ropepatch.extending",
+    "verify": "ropepatch.extending",
+}
+
+__all__ = [
+    "METHODS",
+    "Frequencies",
+    "Recipe",
+    "RopepatchError",
+    "RotaryGeometry",
+    "__version__",
+    "extend",
+    "inspect",
+    "read_layout",
+    "restore",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for, so that importing costs nothing."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'ropepatch' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

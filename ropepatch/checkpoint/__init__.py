@@ -1,0 +1,1 @@
+"""Checkpoints as files on disk; weights are carried, never read."""

@@ -1,0 +1,131 @@
+"""`ropepatch.json`: what was done to a checkpoint, as data for people and for `restore`."""
+
+import datetime
+import json
+import math
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ropepatch._version import __version__
+from ropepatch.checkpoint.folder import Checkpoint, read_json
+from ropepatch.checkpoint.source import Source
+from ropepatch.config_json.write import Change
+from ropepatch.errors import CheckpointError
+
+RECORD = "ropepatch.json"
+FORMAT = 1
+
+
+def make_record(
+    change: Change,
+    checkpoint: Checkpoint,
+    source: Source,
+    *,
+    carried: Mapping[str, str],
+    before: Mapping[str, Mapping[str, Any]],
+    after: Mapping[str, Mapping[str, Any]],
+    proof: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The record of one extension.
+
+    Args:
+        change: What was written into config.json.
+        checkpoint: What was read.
+        source: Where it came from.
+        carried: How each weight file travelled.
+        before: Old values of changed keys, by file other than config.json; None where absent.
+        after: Their new values.
+        proof: What verification found; None if it was skipped.
+    """
+    layout = change.layout
+    history = _history(checkpoint)
+    return {
+        "format": FORMAT,
+        "ropepatch": __version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "source": {
+            "model": source.name,
+            "revision": source.revision,
+            "fingerprint": checkpoint.fingerprint(),
+            "weights": dict(carried),
+        },
+        "recipe": change.recipe.to_dict(),
+        "methods": {label or "*": _plain(m.parameters()) for label, m in change.methods.items()},
+        "lengths": {
+            "trained": layout.trained_length,
+            "configured_before": layout.configured_length,
+            "target": change.target_length,
+        },
+        "dialect": change.dialect,
+        "schedules": {label or "*": _schedule(change, label) for label in change.methods},
+        "before": {name: dict(values) for name, values in before.items()},
+        "after": {name: dict(values) for name, values in after.items()},
+        "advice": list(change.advice),
+        "proof": proof,
+        **({"history": history} if history else {}),
+    }
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The record of a folder; None where there is none.
+
+    Raises:
+        CheckpointError: it is of a newer format.
+        ConfigError: it is not JSON.
+    """
+    if not (folder / RECORD).is_file():
+        return None
+    record, _ = read_json(folder / RECORD)
+    if not isinstance(record.get("format"), int) or record["format"] > FORMAT:
+        raise CheckpointError(
+            f"{folder / RECORD} was written by a newer ropepatch "
+            f"({record.get('ropepatch', 'unknown version')}); update to read it."
+        )
+    return record
+
+
+def record_text(record: Mapping[str, Any]) -> str:
+    """The record as JSON; strict, so any reader takes it."""
+    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _history(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """Earlier records of this checkpoint, oldest first, each without its own history."""
+    record = read_record(checkpoint.path)
+    if record is None:
+        return []
+    earlier: list[dict[str, Any]] = record.pop("history", [])
+    return [*earlier, record]
+
+
+def _schedule(change: Change, label: str) -> dict[str, Any]:
+    schedule, method = change.layout.schedules[label], change.methods[label]
+    base, new = (
+        schedule.geometry.base_frequencies(),
+        method.frequencies(schedule.geometry, change.target_length),
+    )
+
+    def slowest(waves: tuple[float, ...]) -> float | None:
+        turning = [w for w in waves if math.isfinite(w)]
+        return max(turning) if turning else None
+
+    return {
+        "rope_theta": schedule.geometry.theta,
+        "head_dim": schedule.geometry.head_dim,
+        "rotary_dim": schedule.geometry.rotary_dim,
+        "layers": sum(len(g.layers) for g in change.layout.groups_of(label)),
+        "slowest_wavelength_before": slowest(base.wavelengths()),
+        "slowest_wavelength_after": slowest(new.wavelengths()),
+        "attention_factor": new.attention_factor,
+    }
+
+
+def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in parameters.items()
+        if value is not None
+    }

@@ -1,0 +1,74 @@
+"""Giving an extended folder its original config back, in place."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropepatch.checkpoint.card import remove_section
+from ropepatch.checkpoint.folder import read_config, read_json
+from ropepatch.checkpoint.record import RECORD, read_record
+from ropepatch.checkpoint.sidecars import to_text
+from ropepatch.checkpoint.staging import replace_file
+from ropepatch.checkpoint.write import CARD
+from ropepatch.config_json.write import STAMP, erase_recipe
+from ropepatch.errors import CheckpointError
+
+_RESTORABLE = ("tokenizer_config.json", "generation_config.json")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was put back."""
+
+    folder: Path
+    method: str
+    files: tuple[str, ...]
+
+
+def restore(folder: Path) -> Restored:
+    """Put back every value that `extend` changed, whatever else has changed since.
+
+    config.json comes last: a run that was killed before can simply be run again.
+
+    Raises:
+        CheckpointError: the folder cannot be read or written.
+        ConfigError: it was not written by us, or its stamp is damaged.
+    """
+    config, _ = read_config(folder)
+    original = erase_recipe(config)
+    method = str(config[STAMP].get("recipe", {}).get("method", "?"))
+    record = read_record(folder) or {}
+    before: dict[str, dict[str, Any]] = record.get("before", {})
+    files = []
+    try:
+        for name in _RESTORABLE:
+            values = before.get(name)
+            if values and (folder / name).is_file():
+                current, _ = read_json(folder / name)
+                replace_file(folder / name, to_text(_put_back(current, values)))
+                files.append(name)
+        card = folder / CARD
+        if card.is_file():
+            text = card.read_text(encoding="utf-8")
+            if (shorter := remove_section(text)) != text:
+                if shorter.strip():
+                    replace_file(card, shorter)
+                else:  # it held nothing but our section
+                    card.unlink()
+                files.append(CARD)
+        original |= before.get("config.json", {})
+        replace_file(folder / "config.json", to_text(original))
+        (folder / RECORD).unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {folder}: {error.strerror}.") from None
+    return Restored(folder, method, (*files, "config.json"))
+
+
+def _put_back(current: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    restored = dict(current)
+    for key, value in values.items():
+        if value is None:
+            restored.pop(key, None)
+        else:
+            restored[key] = value
+    return restored

@@ -1,0 +1,47 @@
+"""What to tell the user: things that are right as written but may surprise."""
+
+from collections.abc import Mapping
+
+from ropepatch.config_json.layout import Layout
+from ropepatch.methods.base import Method
+
+
+def advise(layout: Layout, methods: Mapping[str, Method], target: int) -> tuple[str, ...]:
+    """Notes on the layout, the methods and the engines, most important first.
+
+    Args:
+        layout: Of the config before the change.
+        methods: By label, the schedules that change.
+        target: Tokens the result is meant for.
+    """
+    notes = list(layout.notes)
+    if target < layout.configured_length:
+        notes.append(
+            f"the result is meant for {target} tokens, fewer than the {layout.configured_length} "
+            "the config promised before."
+        )
+    for label, method in methods.items():
+        shared = [g for g in layout.groups_of(label) if g.window is not None and g.window < target]
+        if shared and len(shared) < len(layout.groups_of(label)):
+            windows = ", ".join(f"{len(g.layers)} see only {g.window} tokens" for g in shared)
+            notes.append(
+                f"one block serves every layer of '{layout.family.model_type}', so the windowed "
+                f"ones change too ({windows})."
+            )
+        elif shared:
+            notes.append(
+                f"the changed layers look back at most {max(g.window or 0 for g in shared)} "
+                f"tokens (sliding_window), so {target} tokens are never seen at once."
+            )
+        notes += method.advice(layout.schedules[label].geometry)
+        if method.rope_type in ("linear", "dynamic"):
+            notes.append(
+                f"vLLM multiplies the length by the factor again for '{method.rope_type}': start "
+                f"it with --max-model-len {target}."
+            )
+    if layout.family.row.softmax_mscale and "yarn" in {m.name for m in methods.values()}:
+        notes.append(
+            "this family also multiplies its softmax scale by mscale_all_dim squared; mscale and "
+            "mscale_all_dim were set to 1 unless you said otherwise, as its own checkpoints do."
+        )
+    return tuple(dict.fromkeys(notes))

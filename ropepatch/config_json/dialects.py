@@ -1,0 +1,121 @@
+"""Saying the same blocks in transformers 5's words, in version 4's, or in both."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ropepatch.config_json.blocks import Dialect
+from ropepatch.config_json.layout import Layout
+from ropepatch.config_json.paths import Config
+from ropepatch.errors import NotExpressibleError
+from ropepatch.families.table import Block
+
+_V4_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+
+
+def to_dialect(
+    text: Config, layout: Layout, changed: Mapping[str, Block], dialect: Dialect
+) -> None:
+    """Put the blocks into the text part, in place, leaving no stale key of another dialect.
+
+    Args:
+        text: The text part of the config.
+        layout: Of the config before the change.
+        changed: The new blocks by label; the others stay as they were.
+        dialect: Which words to use.
+
+    Raises:
+        NotExpressibleError: version 4 has no words for it.
+    """
+    blocks: dict[str, Block | None] = dict.fromkeys(layout.family.blocks)
+    blocks |= {label: s.block for label, s in layout.schedules.items()}
+    blocks |= dict(changed)
+    legacy = _legacy(text, blocks, changed, layout) if dialect in ("v4", "both") else {}
+    for key in ("rope_parameters", "rope_scaling", *_theta_keys(layout)):
+        text.pop(key, None)
+    if dialect in ("v5", "both"):
+        text["rope_parameters"] = _rope_parameters(blocks)
+    text.update(legacy)
+
+
+def _theta_keys(layout: Layout) -> list[str]:
+    return [*(key for key, _ in layout.family.theta_keys), "rope_theta"]
+
+
+def _rope_parameters(blocks: Mapping[str, Block | None]) -> dict[str, Any]:
+    if set(blocks) == {""}:
+        return dict(blocks[""] or {})
+    nested: dict[str, Any] = {k: None if b is None else dict(b) for k, b in blocks.items()}
+    if any(b is not None and b.get("truncate") is False for b in blocks.values()):
+        nested["truncate"] = False  # transformers 5.24 looks for it beside the blocks
+    return nested
+
+
+def _legacy(
+    text: Config,
+    blocks: Mapping[str, Block | None],
+    changed: Mapping[str, Block],
+    layout: Layout,
+) -> dict[str, Any]:
+    """`rope_theta` (or the family's keys) and `rope_scaling` without theta."""
+    family = layout.family
+    if len(family.scaling_labels) != 1:
+        raise NotExpressibleError(
+            f"'{family.model_type}' reads no rope_scaling of transformers 4; use --dialect v5."
+        )
+    (scaling_label,) = family.scaling_labels
+    words: dict[str, Any] = {}
+    keys = {label: key for key, label in reversed(family.theta_keys)}
+    for label, block in blocks.items():
+        if block is None:
+            continue
+        if label != scaling_label and (label in changed or block["rope_type"] != "default"):
+            raise NotExpressibleError(
+                f"transformers 4's words can scale only {scaling_label} of "
+                f"'{family.model_type}', not {label}; use --dialect v5."
+            )
+        if label not in keys and block["rope_theta"] == (family.blocks.get(label) or {}).get(
+            "rope_theta"
+        ):
+            continue  # version 4 falls back on the same default
+        key = keys.get(label, "rope_theta")
+        if words.setdefault(key, block["rope_theta"]) != block["rope_theta"]:
+            raise NotExpressibleError(
+                f"transformers 4 has one {key} for all layers of '{family.model_type}'; use "
+                "--dialect v5."
+            )
+    block = dict(blocks[scaling_label] or {})
+    if block.get("rope_type") not in _V4_TYPES:
+        raise NotExpressibleError(
+            f"transformers 4 knows no rope_type '{block.get('rope_type')}'; use --dialect v5."
+        )
+    block.pop("rope_theta")
+    partial = block.pop("partial_rotary_factor", None)
+    if partial is not None and family.honours_partial:
+        words |= _legacy_partial(float(partial), text, layout)
+    rope_type = block.pop("rope_type")
+    usual = (family.blocks.get(scaling_label) or {}).get("rope_type", "default")
+    if rope_type == "default" and not block:
+        # a class whose own default is a scaling would put it back for None
+        words["rope_scaling"] = None if usual == "default" else {"rope_type": "default"}
+    elif family.row.legacy_type_key == "type" and rope_type == "longrope":
+        # version 4's Phi classes accept exactly these keys
+        block = {k: block[k] for k in ("short_factor", "long_factor")}
+        words["rope_scaling"] = {"type": rope_type, **block}
+    else:
+        words["rope_scaling"] = {"rope_type": rope_type, **block}
+    return words
+
+
+def _legacy_partial(partial: float, text: Config, layout: Layout) -> dict[str, Any]:
+    family = layout.family
+    default = next(iter(family.blocks.values())) or {}
+    if partial == default.get("partial_rotary_factor"):
+        return {}
+    if any(text.get(key) is not None for key in family.partial_keys):
+        return {}  # it stands there already, in the file's own word
+    if family.partial_keys:
+        return {family.partial_keys[0]: partial}
+    raise NotExpressibleError(
+        f"transformers 4 has no key for partial_rotary_factor {partial:g} of "
+        f"'{family.model_type}'; use --dialect v5."
+    )

@@ -1,0 +1,262 @@
+"""The main job, joined: read a checkpoint, write the change, prove that it took effect.
+
+The rooms below know either files or live models; this is where they meet.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropepatch.checkpoint.carry import How, Progress
+from ropepatch.checkpoint.folder import read_checkpoint, read_config
+from ropepatch.checkpoint.restore import Restored
+from ropepatch.checkpoint.restore import restore as restore_folder
+from ropepatch.checkpoint.source import Source, find_source
+from ropepatch.checkpoint.staging import check_target
+from ropepatch.checkpoint.write import Written, default_target, write_checkpoint
+from ropepatch.config_json.layout import Layout, read_layout
+from ropepatch.config_json.write import (
+    STAMP,
+    AskedDialect,
+    Change,
+    erase_recipe,
+    write_recipe,
+)
+from ropepatch.errors import ConfigError, RopepatchError, VerificationError
+from ropepatch.recipe import Recipe
+
+if TYPE_CHECKING:
+    from ropepatch.methods.base import Method
+    from ropepatch.model.logits import LogitChange
+    from ropepatch.model.proof import Proof
+
+Say = Callable[[str], None]
+"""Called with a sentence when a slow step begins."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What `extend` did."""
+
+    change: Change
+    target: Path
+    written: Written | None
+    """None after a dry run."""
+    proof: "Proof | None"
+    """None without verification."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found."""
+
+    proof: "Proof"
+    logits: "LogitChange | None"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `inspect` found."""
+
+    source: Source
+    config: dict[str, Any]
+    layout: Layout
+    """As the checkpoint stands."""
+    stamp: dict[str, Any] | None
+    """What ropepatch has written here before, if anything."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a method would make of a model, or why it is refused."""
+
+    change: Change | None
+    refusal: str | None
+
+
+def extend(
+    model: str | Path,
+    recipe: Recipe,
+    output: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    how: How = "auto",
+    replace: bool = False,
+    dialect: AskedDialect = "auto",
+    remote_code: bool = False,
+    verify: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> Extension:
+    """Write a checkpoint that works at a longer context, and prove it.
+
+    Args:
+        model: A folder, an id of the hub, or a GGUF file (dequantised to safetensors once).
+        recipe: What to do.
+        output: A folder that does not exist; by default a clear name beside the model.
+        revision: Branch, tag or commit on the hub.
+        how: "auto" links weight files where possible and copies otherwise; "link", "copy".
+        replace: Allow a model that is already scaled; factors count from the trained length.
+        dialect: Words of the config: "auto" keeps what was found.
+        remote_code: Carry the checkpoint's own Python files and let them run.
+        verify: Read the result back through transformers before it gets its name.
+        dry_run: Stop before anything is written.
+        progress: Called while bytes are copied.
+        say: Called when a slow step begins.
+
+    Raises:
+        RopepatchError: refused, by name; nothing was written.
+
+    Example:
+        >>> from ropepatch import Recipe, extend
+        >>> extend("model", Recipe.named("yarn", factor=8), "model-64k")  # doctest: +SKIP
+    """
+    source = find_source(str(model), revision, config_only=dry_run)
+    called = source.folder
+    if source.is_gguf:
+        source = _dequantised(source, say)
+    if dry_run:
+        config, _ = read_config(source.folder)
+        change = write_recipe(config, recipe, dialect=dialect, replace=replace)
+        target = Path(output) if output else default_target(called, change, _parent(source, called))
+        return Extension(change, target, None, None)
+    checkpoint = read_checkpoint(source.folder)
+    change = write_recipe(checkpoint.config, recipe, dialect=dialect, replace=replace)
+    target = Path(output) if output else default_target(called, change, _parent(source, called))
+    check_target(target, checkpoint.path)
+    proofs: list[Proof] = []
+
+    def prove_stage(stage: Path) -> dict[str, Any]:
+        from ropepatch.model.proof import prove
+
+        if say is not None:
+            say("reading the result back through transformers")
+        proofs.append(
+            prove(
+                stage,
+                change.before,
+                change.layout,
+                change.methods,
+                change.target_length,
+                remote_code=remote_code,
+            )
+        )
+        return proofs[0].to_dict()
+
+    written = write_checkpoint(
+        checkpoint,
+        source,
+        change,
+        target,
+        how=how,
+        remote_code=remote_code,
+        progress=progress,
+        verify=prove_stage if verify else None,
+    )
+    return Extension(change, target, written, proofs[0] if proofs else None)
+
+
+def verify(folder: str | Path, *, logits: bool = False, remote_code: bool = False) -> Verification:
+    """Check later what `extend` checked when it wrote; any scaled checkpoint will do.
+
+    Args:
+        folder: A checkpoint folder.
+        logits: Also run the weights, under the config before and after.
+        remote_code: Let the checkpoint's own Python files run.
+
+    Raises:
+        VerificationError: the checkpoint does not do what it says.
+        RopepatchError: it cannot be read.
+    """
+    from ropepatch.model.logits import compare_logits
+    from ropepatch.model.proof import prove
+
+    path = Path(folder)
+    config, _ = read_config(path)
+    methods: dict[str, Method]
+    if STAMP in config:
+        before = erase_recipe(config)
+        recipe = Recipe.from_dict(config[STAMP]["recipe"])
+        change = write_recipe(before, recipe, replace=True)
+        layout, methods, length = change.layout, dict(change.methods), change.target_length
+    else:
+        before, layout = _unscaled(config)
+        methods = {k: s.method for k, s in read_layout(config).schedules.items() if s.method}
+        length = max(layout.configured_length, layout.trained_length + 1)
+        if not methods:
+            raise ConfigError(
+                f"{path} is not scaled: plain RoPE, trained on {layout.trained_length} tokens; "
+                "there is nothing to verify."
+            )
+    proof = prove(path, before, layout, methods, length, remote_code=remote_code)
+    change_of = compare_logits(path, before, length, remote_code=remote_code) if logits else None
+    if change_of is not None and change_of.long == 0:
+        raise VerificationError(f"logits at {length} tokens are the same with and without it.")
+    return Verification(proof, change_of)
+
+
+def inspect(model: str | Path, revision: str | None = None) -> Inspection:
+    """How a checkpoint places its tokens, from its config alone.
+
+    Raises:
+        RopepatchError: it cannot be read, or has no rotary position embeddings.
+    """
+    source = find_source(str(model), revision, config_only=True)
+    if source.is_gguf:
+        from ropepatch.model.gguf import gguf_config
+
+        config = gguf_config(source.folder)
+    else:
+        config, _ = read_config(source.folder)
+    stamp = config.get(STAMP)
+    trained = stamp.get("trained_length") if isinstance(stamp, dict) else None
+    layout = read_layout({k: v for k, v in config.items() if k != STAMP}, trained)
+    return Inspection(source, config, layout, stamp)
+
+
+def preview(found: Inspection, methods: tuple[str, ...], factor: float) -> dict[str, Preview]:
+    """What `extend --replace` would make of an inspected model, by method.
+
+    Raises:
+        RecipeError: a method is unknown, or the factor out of range.
+    """
+    previews = {}
+    for name in methods:
+        recipe = Recipe.named(name, factor=factor)
+        try:
+            change = write_recipe(found.config, recipe, replace=True)
+        except RopepatchError as error:
+            previews[recipe.method] = Preview(None, str(error))
+        else:
+            previews[recipe.method] = Preview(change, None)
+    return previews
+
+
+def restore(folder: str | Path) -> Restored:
+    """Give an extended folder its original config back, in place.
+
+    Raises:
+        RopepatchError: ropepatch did not write it, or it cannot be written.
+    """
+    return restore_folder(Path(folder))
+
+
+def _parent(source: Source, called: Path) -> Path | None:
+    """Beside the model; for one from the hub's cache, the working directory."""
+    return Path.cwd() if source.revision is not None else called.resolve().parent
+
+
+def _dequantised(source: Source, say: Say | None) -> Source:
+    from ropepatch.model.gguf import dequantised
+
+    return Source(dequantised(source.folder, say), source.name, source.revision)
+
+
+def _unscaled(config: dict[str, Any]) -> tuple[dict[str, Any], Layout]:
+    """The same config with plain RoPE, for a checkpoint that we did not scale."""
+    from ropepatch.config_json.plain import without_scaling
+
+    before = without_scaling(config)
+    return before, read_layout(config)

@@ -1,0 +1,195 @@
+"""What transformers' classes default to, and the real exceptions among families.
+
+`defaults.json` is collected from transformers (the census tests keep it true); the exceptions
+below were read in its modelling code. A family without an exception is handled by structure.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from ropepatch.errors import ConfigError
+
+Block = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One text model type, as transformers' config class sees it."""
+
+    model_type: str
+    known: bool = True
+    """False for a model type that transformers does not ship (remote code)."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Class defaults of the keys of `config.json` that matter here."""
+    blocks: Mapping[str, Block | None] = field(default_factory=lambda: {"": {}})
+    """Default `rope_parameters` by label: one block under "", or one per layer type."""
+    theta_keys: tuple[tuple[str, str], ...] = (("rope_theta", ""),)
+    """Top-level keys of older files that set a block's `rope_theta`: (key, label)."""
+    partial_keys: tuple[str, ...] = ("partial_rotary_factor",)
+    """Top-level keys of older files that set `partial_rotary_factor`."""
+    honours_partial: bool = True
+    """Whether its rotary class reads `partial_rotary_factor` under the default type."""
+    theta_if_scaled: Mapping[str, float] = field(default_factory=dict)
+    """`rope_theta` by label where a given block names none and it is not the default block's."""
+    scaling_labels: tuple[str, ...] = ("",)
+    """The blocks that an older file's `rope_scaling` goes into; empty where it is ignored."""
+    layer_types: tuple[str, ...] = ()
+    """Period of the default `layer_types`."""
+    layer_types_key: str = "layer_types"
+    """Where older files write it."""
+    last_layer_type: str | None = None
+    """What the class forces the last layer to be."""
+    nope_period: tuple[int, ...] = ()
+    """Period of the default `no_rope_layers` (1 turns, 0 does not)."""
+    head_dim_required: bool = False
+    """Its `head_dim` defaults to None, on which several of transformers' types crash."""
+    row: "Exceptions" = field(default_factory=lambda: Exceptions())
+
+    @property
+    def per_layer_type(self) -> bool:
+        """Whether `rope_parameters` holds one block per layer type."""
+        return "" not in self.blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exceptions:
+    """What sets a family apart; the defaults say nothing does."""
+
+    refused: str | None = None
+    """Why no method can be written for it."""
+    rope_types: tuple[str, ...] | None = None
+    """The only types its classes read; None for all of transformers'."""
+    unrotated: tuple[str, ...] = ()
+    """Layer types that never turn."""
+    unrotated_if_window: tuple[str, ...] = ()
+    """Layer types that do not turn where `sliding_window` is set."""
+    windowed: bool = False
+    """Every layer attends by `sliding_window` when `layer_types` says nothing."""
+    softmax_mscale: bool = False
+    """Its attention multiplies the softmax scale by YaRN's mscale_all_dim squared (MLA)."""
+    keeps: tuple[str, ...] = ()
+    """Keys of the block that its attention reads whatever the type."""
+    linear_trained: int | None = None
+    """Tokens; the pretraining length where shipped files are scaled `linear`."""
+    wide_labels: Mapping[str, int] = field(default_factory=dict)
+    """Labels whose heads have a width of their own, and its default (`global_head_dim`)."""
+    legacy_type_key: str = "rope_type"
+    """The key older transformers wants for the type in `rope_scaling`."""
+
+
+_PHI3 = Exceptions(rope_types=("default", "longrope"), windowed=True, legacy_type_key="type")
+_MLA = Exceptions(softmax_mscale=True)
+_GLOBAL_NOPE = Exceptions(unrotated=("full_attention",))
+_WINDOW_NOPE = Exceptions(unrotated_if_window=("full_attention",))
+_WINDOWED = Exceptions(windowed=True)
+_OWN_TABLE = Exceptions(
+    refused="its code turns by a fixed table of sinusoids and its config has no words for scaling"
+)
+_WIDE_GLOBAL = Exceptions(wide_labels={"full_attention": 512})
+_DEFAULT_ONLY = Exceptions(rope_types=("default",))
+
+EXCEPTIONS: dict[str, Exceptions] = {
+    "afmoe": _GLOBAL_NOPE,
+    "axk1": _MLA,
+    "axk2": _MLA,
+    "bailing_hybrid": _MLA,
+    "codegen": _OWN_TABLE,
+    "cohere2": _GLOBAL_NOPE,
+    "cohere2_moe": _GLOBAL_NOPE,
+    "cosmos3_edge_text": _DEFAULT_ONLY,
+    "deepseek_v4": Exceptions(
+        refused="its layers turn queries and compressed keys by two schedules at once"
+    ),
+    "deepseek_v2": _MLA,
+    "deepseek_v3": _MLA,
+    "deepseek_v32": _MLA,
+    "ernie4_5_vl_moe_text": _DEFAULT_ONLY,
+    "exaone4": _WINDOW_NOPE,
+    "exaone_moe": _WINDOW_NOPE,
+    "gemma3_text": Exceptions(linear_trained=32768),  # arXiv:2503.19786, section 2.1
+    "gemma4_text": _WIDE_GLOBAL,
+    "gemma4_unified_text": _WIDE_GLOBAL,
+    "glm4_moe_lite": _MLA,
+    "glm_moe_dsa": _MLA,
+    "gptj": _OWN_TABLE,
+    "hy_v4": _MLA,
+    "longcat_flash": _MLA,
+    "minicpm3": _MLA,
+    "minimax": _WINDOWED,
+    "ministral3": Exceptions(keeps=("llama_4_scaling_beta", "original_max_position_embeddings")),
+    "mistral": _WINDOWED,
+    "mixtral": _WINDOWED,
+    "phi3": _PHI3,
+    "phi4_multimodal": _PHI3,
+    "phimoe": _DEFAULT_ONLY,
+    "qwen3_moe": _WINDOWED,
+    "recurrent_gemma": _DEFAULT_ONLY,
+    "sarvam_mla": _MLA,
+    "starcoder2": _WINDOWED,
+    "youtu": _MLA,
+}
+
+
+@cache
+def _collected() -> dict[str, Any]:
+    text = (resources.files("ropepatch.families") / "defaults.json").read_text(encoding="utf-8")
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def _labels(entry: str | list[str] | None) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def text_type(model_type: str) -> str:
+    """The model type of a composite model's text part; itself where it has none."""
+    return str(_collected()["text_types"].get(model_type, model_type))
+
+
+def is_family(model_type: str) -> bool:
+    """Whether the model type is a text model with rotary embeddings that we know."""
+    return model_type in _collected()["families"]
+
+
+@cache
+def family_of(model_type: str) -> Family:
+    """The family called `model_type`; an unknown one gets the common defaults.
+
+    Raises:
+        ConfigError: transformers ships it and it has no rotary position embeddings.
+    """
+    data = _collected()
+    if model_type in data["without_rope"]:
+        raise ConfigError(
+            f"models of type '{model_type}' have no rotary position embeddings, so there is "
+            "nothing to extend; use a model with RoPE (LLaMA, Mistral, Qwen, Gemma, ...)."
+        )
+    entry = data["families"].get(model_type)
+    if entry is None:
+        return Family(model_type, known=False)
+    row = EXCEPTIONS.get(model_type, Exceptions())
+    if row.refused:  # its class may have no words to collect
+        return Family(model_type, row=row)
+    return Family(
+        model_type=model_type,
+        defaults=MappingProxyType(entry),
+        blocks=MappingProxyType(entry["blocks"] or {"": {}}),
+        theta_keys=tuple((key, label) for key, label in entry["theta_keys"]),
+        partial_keys=tuple(entry["partial_keys"]),
+        honours_partial=entry["honours_partial"],
+        theta_if_scaled=MappingProxyType(entry.get("theta_if_scaled", {})),
+        scaling_labels=_labels(entry["scaling_label"]),
+        layer_types=tuple(entry.get("layer_types") or entry.get("layer_types_list") or ()),
+        layer_types_key=entry.get("aliases", {}).get("layer_types", "layer_types"),
+        last_layer_type=entry.get("layer_types_last"),
+        nope_period=tuple(entry.get("nope_period") or ()),
+        head_dim_required=bool(entry.get("head_dim_required")),
+        row=row,
+    )

@@ -1,0 +1,1 @@
+"""Methods: (geometry, length) to frequencies, one file and one row in `table` each."""

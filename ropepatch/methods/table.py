@@ -1,0 +1,79 @@
+"""The table of methods, and how a word or a block of transformers finds its row.
+
+Adding a method is one file beside this one and one row here.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from ropepatch.errors import RecipeError
+from ropepatch.geometry import RotaryGeometry
+from ropepatch.methods.base import Method
+from ropepatch.methods.dynamic_ntk import DynamicNtk
+from ropepatch.methods.dynamic_yarn import DynamicYarn
+from ropepatch.methods.llama3 import Llama3
+from ropepatch.methods.longrope import LongRope
+from ropepatch.methods.ntk import NtkAware
+from ropepatch.methods.ntk_by_parts import NtkByParts
+from ropepatch.methods.p_rope import PRope
+from ropepatch.methods.pi import PositionInterpolation
+from ropepatch.methods.yarn import Yarn
+
+METHODS: dict[str, type[Method]] = {
+    "yarn": Yarn,
+    "pi": PositionInterpolation,
+    "ntk": NtkAware,
+    "dynamic-ntk": DynamicNtk,
+    "dynamic-yarn": DynamicYarn,
+    "ntk-by-parts": NtkByParts,
+    "llama3": Llama3,
+    "longrope": LongRope,
+    "p-rope": PRope,
+}
+
+ALIASES = {"linear": "pi", "dynamic": "dynamic-ntk", "proportional": "p-rope", "su": "longrope"}
+"""transformers' own words, accepted for the methods they stand for."""
+
+UNSCALED = ("default", "mrope", "axial")
+"""rope_types that leave the base frequencies alone (the last two lay out several axes)."""
+
+
+def method_class(name: str) -> type[Method]:
+    """The row called `name`.
+
+    Raises:
+        RecipeError: there is none; the message names the nearest and lists the known.
+    """
+    word = name.strip().lower().replace("_", "-")
+    word = ALIASES.get(word, word)
+    if word in METHODS:
+        return METHODS[word]
+    near = difflib.get_close_matches(word, [*METHODS, *ALIASES], n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    raise RecipeError(f"no method is called '{name}'.{hint} Known: {', '.join(METHODS)}.")
+
+
+def method_of_block(block: Mapping[str, Any], geometry: RotaryGeometry) -> Method | None:
+    """The method a block of `rope_parameters` stands for; None for unscaled RoPE.
+
+    Raises:
+        KeyError: a key the type needs is missing.
+        RecipeError: the type is unknown, or its numbers are out of range.
+    """
+    rope_type = block.get("rope_type", "default")
+    if rope_type in UNSCALED:
+        return None
+    if rope_type == "proportional":  # stopped pairs are the geometry's; a factor is PI's
+        factor = float(block.get("factor") or 1.0)
+        return None if factor == 1 else PositionInterpolation(factor=factor)
+    readers: dict[str, type[Method]] = {
+        "linear": PositionInterpolation,
+        "dynamic": DynamicNtk,
+        "yarn": Yarn,
+        "longrope": LongRope,
+        "llama3": Llama3,
+    }
+    if rope_type not in readers:
+        raise RecipeError(f"the checkpoint's rope_type '{rope_type}' is not known.")
+    return readers[rope_type].from_rope_parameters(block, geometry)

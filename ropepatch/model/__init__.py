@@ -1,0 +1,1 @@
+"""Live transformers models: reading back what a checkpoint does, with torch."""

@@ -1,0 +1,298 @@
+"""What to do, as data: a method by name, its parameters, how far, and on which layers.
+
+A recipe is written by hand (YAML), by the command line or in Python; all three give the same
+value. Nothing here knows a model: `bind` turns a recipe into a method once a geometry is known.
+"""
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ropepatch.errors import NoEffectError, RecipeError
+from ropepatch.geometry import RotaryGeometry
+from ropepatch.methods.base import LONGEST_LENGTH, Method
+from ropepatch.methods.table import method_class
+
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([km]?)", re.IGNORECASE)
+_WORDS = ("method", "factor", "to", "layers", "trained_length", "model", "note")
+
+
+def parse_length(text: str | int) -> int:
+    """Tokens from 131072, '128k' or '1m' (k = 1024).
+
+    Raises:
+        RecipeError: not a positive whole number of tokens.
+    """
+    match = _LENGTH.fullmatch(str(text).strip())
+    unit = {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()] if match else 1
+    tokens = float(match[1]) * unit if match else 0.0
+    if isinstance(text, bool) or tokens < 1 or tokens != int(tokens):
+        raise RecipeError(f"'{text}' is not a length; write tokens: 131072, 128k or 1m.")
+    return int(tokens)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One change, by name.
+
+    Raises:
+        RecipeError: unknown method, parameter or value; all faults together.
+    """
+
+    method: str
+    """The method's word, as in the table of methods."""
+    factor: float | None = None
+    """How many times longer than trained."""
+    to: int | None = None
+    """Or the length to reach, tokens."""
+    layers: tuple[str, ...] = ("auto",)
+    """Layer types to change; 'auto' those that attend globally, 'all' every one that turns."""
+    trained_length: int | None = None
+    """Tokens; overrides what the config says the model was trained on."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The method's own parameters, by name."""
+
+    def __post_init__(self) -> None:
+        """Check everything that can be checked without a model."""
+        try:
+            cls = method_class(self.method)
+        except RecipeError as error:
+            raise RecipeError([*error.faults, *_factor_faults(self.factor)]) from None
+        object.__setattr__(self, "method", cls.name)
+        faults = _length_faults(self, cls)
+        known = {f.name: f.type for f in dataclasses.fields(cls) if f.name != "factor"}
+        unknown = sorted(set(self.parameters) - set(known))
+        takes = f"it takes factor, {', '.join(known)}" if known else "it takes only factor"
+        faults += [f"{cls.name} takes no {key}; {takes}" for key in unknown]
+        values = {}
+        for key, value in self.parameters.items():
+            if key in known:
+                try:
+                    values[key] = _coerce(value, known[key])
+                except ValueError as error:
+                    faults.append(f"{cls.name}: {key} must be {error}, not {value!r}")
+        missing = [
+            f.name
+            for f in dataclasses.fields(cls)
+            if f.name not in ("factor", *self.parameters) and _required(f)
+        ]
+        faults += [f"{cls.name} needs {key}" for key in missing]
+        if not missing:  # ranges, seen with a harmless factor where none is given yet
+            try:
+                cls(**{"factor": self.factor or 1.0, **values})
+            except RecipeError as error:
+                faults += error.faults
+        if faults:
+            raise RecipeError(dict.fromkeys(faults))
+        object.__setattr__(self, "parameters", types.MappingProxyType(values))
+
+    @classmethod
+    def named(cls, method: str, /, **words: Any) -> "Recipe":
+        """A recipe from keywords: `Recipe.named("yarn", factor=8, beta_fast=16)`."""
+        return cls.from_dict({"method": method, **words})
+
+    @classmethod
+    def from_dict(cls, words: Mapping[str, Any]) -> "Recipe":
+        """A recipe from flat words, as in a YAML file; unknown words are an error."""
+        if not isinstance(words, Mapping) or not isinstance(words.get("method"), str):
+            raise RecipeError("a recipe is a mapping with at least 'method: NAME'.")
+        faults: list[str] = []
+        lengths: dict[str, int | None] = {}
+        for key in ("to", "trained_length"):
+            try:
+                lengths[key] = None if words.get(key) is None else parse_length(words[key])
+            except RecipeError as error:
+                faults += [f"{key}: {fault}" for fault in error.faults]
+        factor = words.get("factor")
+        try:
+            factor = None if factor is None else _coerce(factor, float)
+        except ValueError as error:
+            faults.append(f"factor must be {error}, not {factor!r}")
+            factor = 2.0
+        layers = words.get("layers", "auto")
+        layers = layers.split(",") if isinstance(layers, str) else layers
+        if not isinstance(layers, list | tuple) or not all(isinstance(w, str) for w in layers):
+            faults.append(f"layers must be words, not {layers!r}")
+            layers = ["auto"]
+        parameters = {k: v for k, v in words.items() if k not in _WORDS}
+        try:
+            recipe = cls(
+                method=words["method"],
+                factor=factor,
+                layers=tuple(word.strip() for word in layers if word.strip()) or ("auto",),
+                parameters=parameters,
+                **lengths,
+            )
+        except RecipeError as error:
+            raise RecipeError([*faults, *error.faults]) from None
+        if faults:
+            raise RecipeError(faults)
+        return recipe
+
+    @classmethod
+    def from_yaml(cls, text: str) -> "Recipe":
+        """The inverse of `to_yaml`; `model` and `note` may stand there and are not kept."""
+        return cls.from_dict(load_words(text))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat plain words; what was not set is left out."""
+        words: dict[str, Any] = {"method": self.method}
+        for key in ("factor", "to", "trained_length"):
+            if getattr(self, key) is not None:
+                words[key] = getattr(self, key)
+        if self.layers != ("auto",):
+            words["layers"] = list(self.layers)
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in self.parameters.items()}
+        return words | plain
+
+    def to_yaml(self) -> str:
+        """Flat words, one a line."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    def bind(self, geometry: RotaryGeometry) -> Method:
+        """The method for a model of this geometry; `to` becomes a factor.
+
+        Raises:
+            RecipeError: the target is shorter than the trained length, or beyond what positions
+                in float32 can count.
+            NoEffectError: factor 1 of a method that then changes nothing.
+        """
+        cls = method_class(self.method)
+        trained = geometry.trained_length
+        factor = self.factor
+        if self.to is not None:
+            if self.to < trained:
+                raise RecipeError(
+                    f"the target of {self.to} tokens is shorter than the {trained} the model was "
+                    "trained on; ask for more, or give the true length with trained_length."
+                )
+            factor = self.to / trained
+        method = cls(**{**({} if factor is None else {"factor": factor}), **self.parameters})
+        if method.factor == 1 and cls.no_op_at_one:
+            raise NoEffectError(
+                f"{cls.name} with factor 1 changes nothing: the target equals the {trained} "
+                "tokens the model was trained on."
+            )
+        if method.target_length(geometry) > LONGEST_LENGTH:
+            raise RecipeError(
+                f"{method.target_length(geometry)} tokens are beyond {LONGEST_LENGTH}, where "
+                "float32 positions stop being exact."
+            )
+        return method
+
+
+def load_words(text: str) -> dict[str, Any]:
+    """The mapping of a YAML recipe.
+
+    Raises:
+        RecipeError: not YAML, or not a mapping.
+    """
+    try:
+        words = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(words, dict):
+        raise RecipeError("a recipe is a mapping with at least 'method: NAME'.")
+    return words
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The words of a recipe file, unchecked, for the command line to overlay.
+
+    Raises:
+        RecipeError: the file is missing, unreadable, not YAML or not a mapping.
+    """
+    try:
+        return load_words(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise RecipeError(f"{path}: {reason}.") from None
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
+
+
+def read_factors(path: Path) -> dict[str, Any]:
+    """LongRoPE's lists from a JSON or YAML file.
+
+    The lists may stand at the top, or inside `rope_parameters` or `rope_scaling` as in a
+    config.json.
+
+    Raises:
+        RecipeError: the file cannot be read, or has no `long_factor`.
+    """
+    words = read_recipe(path)
+    for key in ("rope_parameters", "rope_scaling"):
+        if isinstance(words.get(key), dict) and "long_factor" in words[key]:
+            words = words[key]
+    if "long_factor" not in words:
+        raise RecipeError(
+            f"{path} has no long_factor; it needs that list, and may have short_factor."
+        )
+    return {k: words[k] for k in ("long_factor", "short_factor") if k in words}
+
+
+def _length_faults(recipe: Recipe, cls: type[Method]) -> list[str]:
+    if recipe.factor is not None and recipe.to is not None:
+        return ["give factor or to, not both"]
+    if recipe.factor is None and recipe.to is None and cls.no_op_at_one:
+        return [f"{cls.name} needs factor (times the trained length) or to (tokens)"]
+    if recipe.factor == 1 and cls.no_op_at_one:
+        return ["factor 1 changes nothing; ask for more than 1"]
+    return []
+
+
+def _factor_faults(factor: float | None) -> list[str]:
+    """What is wrong with a factor whatever the method."""
+    if factor is None or (math.isfinite(factor) and factor >= 1):
+        return []
+    return [f"factor must be at least 1, not {factor:g}"]
+
+
+def _required(parameter: "dataclasses.Field[Any]") -> bool:
+    return (
+        parameter.default is dataclasses.MISSING
+        and parameter.default_factory is dataclasses.MISSING
+    )
+
+
+def _coerce(value: Any, annotation: Any) -> Any:
+    """`value` as the annotation says; a ValueError's text completes 'must be'."""
+    options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    if value is None and type(None) in options:
+        return None
+    if bool in options:
+        if isinstance(value, bool):
+            return value
+        raise ValueError("true or false")
+    if any(typing.get_origin(option) is tuple for option in options):
+        if isinstance(value, list | tuple) and all(_is_number(v) for v in value):
+            return tuple(float(v) for v in value)
+        raise ValueError("a list of numbers")
+    if _is_number(value):
+        return float(value)
+    if str in options:  # keep: a fraction or 'auto'
+        if value == "auto":
+            return value
+        raise ValueError("a number or 'auto'")
+    raise ValueError("a number")
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return False
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
