@@ -117,32 +117,17 @@ def extend(
     called = source.folder
     if source.is_gguf:
         source = _dequantised(source, say)
-    if dry_run:
-        config, _ = read_config(source.folder)
-        change = write_recipe(config, recipe, dialect=dialect, replace=replace)
-        target = Path(output) if output else default_target(called, change, _parent(source, called))
-        return Extension(change, target, None, None)
-    checkpoint = read_checkpoint(source.folder)
-    change = write_recipe(checkpoint.config, recipe, dialect=dialect, replace=replace)
+    checkpoint = None if dry_run else read_checkpoint(source.folder)
+    config = checkpoint.config if checkpoint else read_config(source.folder)[0]
+    change = write_recipe(config, recipe, dialect=dialect, replace=replace)
     target = Path(output) if output else default_target(called, change, _parent(source, called))
+    if checkpoint is None:
+        return Extension(change, target, None, None)
     check_target(target, checkpoint.path)
     proofs: list[Proof] = []
 
     def prove_stage(stage: Path) -> dict[str, Any]:
-        from ropepatch.model.proof import prove
-
-        if say is not None:
-            say("reading the result back through transformers")
-        proofs.append(
-            prove(
-                stage,
-                change.before,
-                change.layout,
-                change.methods,
-                change.target_length,
-                remote_code=remote_code,
-            )
-        )
+        proofs.append(_prove(stage, change, say, remote_code=remote_code))
         return proofs[0].to_dict()
 
     written = write_checkpoint(
@@ -241,6 +226,21 @@ def restore(folder: str | Path) -> Restored:
         RopepatchError: ropepatch did not write it, or it cannot be written.
     """
     return restore_folder(Path(folder))
+
+
+def _prove(stage: Path, change: Change, say: Say | None, *, remote_code: bool) -> "Proof":
+    from ropepatch.model.proof import prove
+
+    if say is not None:
+        say("reading the result back through transformers")
+    return prove(
+        stage,
+        change.before,
+        change.layout,
+        change.methods,
+        change.target_length,
+        remote_code=remote_code,
+    )
 
 
 def _parent(source: Source, called: Path) -> Path | None:

@@ -9,7 +9,15 @@ from rich.markup import escape
 from ropepatch.config_json.layout import Layout, Schedule
 from ropepatch.extending import Inspection, Preview
 from ropepatch_cli.difference import config_difference
-from ropepatch_cli.render import _table, notes, out, tokens
+from ropepatch_cli.terminal import notes, out, print_json, table, tokens
+
+
+def inspection(found: Inspection, previews: Mapping[str, Preview], *, as_json: bool) -> None:
+    """How a checkpoint places its tokens."""
+    if as_json:
+        print_json(words(found, previews))
+    else:
+        show(found, previews)
 
 
 def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
@@ -29,7 +37,7 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
             f"extended by ropepatch: {method}, {tokens(found.stamp.get('trained_length'))} → "
             f"{tokens(found.stamp.get('target_length'))} tokens"
         )
-    schedules = _table(
+    schedules = table(
         "schedule", "in force", ">θ", ">head", ">rotated", ">slowest wave", ">incomplete"
     )
     for label, schedule in layout.schedules.items():
@@ -45,7 +53,7 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
         )
     out.print(schedules, soft_wrap=False)
     out.print("[dim]incomplete: pairs that never complete a turn in the trained length[/dim]")
-    layers = _table("layer type", ">layers", "turns", ">window")
+    layers = table("layer type", ">layers", "turns", ">window")
     for group in layout.groups:
         layers.add_row(
             group.layer_type,

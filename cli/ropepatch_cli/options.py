@@ -67,6 +67,31 @@ RecipeFile = Annotated[
     typer.Option("--recipe", help="A YAML recipe; options given here win.", show_default=False),
 ]
 
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="A folder that does not exist.", show_default=False),
+]
+DialectName = Annotated[
+    str, typer.Option("--dialect", help="Words of the config: auto, v4, v5 or both.")
+]
+Link = Annotated[
+    bool | None,
+    typer.Option(
+        "--link/--copy",
+        help="Share the weight files, or copy them.",
+        show_default="link if possible",
+    ),
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Replace a scaling; counts from the trained length.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what the config would become; write nothing.")
+]
+Verify = Annotated[
+    bool, typer.Option("--verify/--no-verify", help="Read the result back before it counts.")
+]
+
 
 def recipe_words(
     *,

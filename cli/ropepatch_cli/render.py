@@ -1,43 +1,21 @@
-"""Data from the library into tables and sentences; the only place that prints."""
+"""What was done, as tables and sentences or as JSON."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+
+from ropepatch_cli.terminal import err, notes, out, print_json, table, tokens
 
 if TYPE_CHECKING:
     from ropepatch.checkpoint.restore import Restored
-    from ropepatch.extending import Extension, Inspection, Preview, Verification
+    from ropepatch.extending import Extension, Verification
     from ropepatch.methods.base import Method
     from ropepatch.model.proof import Proof
-
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False)
-
-
-def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
-    out.print(json.dumps(value, indent=2, ensure_ascii=False), markup=False)
-
-
-def _table(*columns: str, title: str | None = None) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left")
-    return table
-
-
-def tokens(value: float | None) -> str:
-    """A length or wavelength with thousands separated."""
-    return "-" if value is None else f"{value:,.0f}"
 
 
 class Work:
@@ -103,13 +81,13 @@ def methods(rows: Mapping[str, "type[Method]"], *, as_json: bool, detail: bool) 
             }
         )
         return
-    table = _table("method", "use when", "price at short length", "rope_type")
+    listing = table("method", "use when", "price at short length", "rope_type")
     for name, cls in rows.items():
-        table.add_row(
+        listing.add_row(
             f"[bold]{name}[/bold]", cls.use_when, cls.short_price, cls.rope_type or "none"
         )
     if not detail:
-        out.print(table, soft_wrap=False)
+        out.print(listing, soft_wrap=False)
         return
     for name, cls in rows.items():
         out.print(f"[bold]{name}[/bold]  {cls.title}\n")
@@ -137,21 +115,15 @@ def wrote(path: Path, *, as_json: bool) -> None:
     (err if as_json else out).print(f"picture: {escape(str(path))}")
 
 
-def notes(lines: tuple[str, ...]) -> None:
-    """Things to know, one a line."""
-    for line in lines:
-        out.print(f"[yellow]note:[/yellow] {escape(line)}")
-
-
 def proof(found: "Proof") -> None:
     """The evidence, one row per schedule."""
-    table = _table(
+    listing = table(
         "layers", ">pairs changed", ">slowest wave before", ">after", ">attention factor", ">error"
     )
     for s in found.schedules:
         where = s.label or "all that turn"
         state = "" if s.method else "  (untouched)"
-        table.add_row(
+        listing.add_row(
             f"{where} ({s.layers}){state}",
             f"{s.changed_pairs} of {s.pairs}",
             tokens(s.slowest_before),
@@ -159,7 +131,7 @@ def proof(found: "Proof") -> None:
             f"{s.attention_factor:.6f}",
             f"{s.worst_error:.1e}",
         )
-    out.print(table, soft_wrap=False)
+    out.print(listing, soft_wrap=False)
     out.print(
         f"[green]verified[/green] in {found.model_class} at {found.length:,} tokens: transformers' "
         f"frequencies equal the method's; applied to {found.layers_changed} of "
@@ -238,13 +210,3 @@ def _extension_words(done: "Extension") -> dict[str, Any]:
         "left_behind": list(done.written.left_behind),
         "notes": [*done.written.notes, *change.advice],
     }
-
-
-def inspection(found: "Inspection", previews: "Mapping[str, Preview]", *, as_json: bool) -> None:
-    """How a checkpoint places its tokens."""
-    from ropepatch_cli import inspecting
-
-    if as_json:
-        print_json(inspecting.words(found, previews))
-    else:
-        inspecting.show(found, previews)

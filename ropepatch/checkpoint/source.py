@@ -1,12 +1,13 @@
 """From what a user calls a model to a folder on disk: a path, or an id of the hub."""
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from ropepatch.errors import CheckpointError
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.md", "*.py")
 _UNWANTED = ("original/*", "onnx/*", "consolidated*", "*.gguf")
 
@@ -52,6 +53,8 @@ def _from_hub(model: str, revision: str | None, *, config_only: bool) -> Source:
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    # its retries and warnings; what failed is said below, once
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         config = Path(hf_hub_download(model, "config.json", revision=revision))
         if not config_only:
@@ -72,6 +75,7 @@ def _from_hub(model: str, revision: str | None, *, config_only: bool) -> Source:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(
-            f"{model} is neither a folder here nor a model the hub gives us: {reason}"
+            f"{model} is neither a folder here nor a model the hub gives us "
+            f"({type(error).__name__}: {reason})."
         ) from None
     return Source(config.parent, model, config.parent.name)

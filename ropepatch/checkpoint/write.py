@@ -99,7 +99,8 @@ def write_checkpoint(
             carried[name] = str(carry(checkpoint.path / name, stage / name, how, progress))
         for name in (*checkpoint.others, *code):
             if name not in (*_WRITTEN, *sidecars):
-                carry(checkpoint.path / name, stage / name, how)
+                # never linked: people edit these, and a link would edit the source as well
+                carry(checkpoint.path / name, stage / name, "copy")
         for name in ("tokenizer_config.json", "generation_config.json"):
             if name in checkpoint.others:
                 old, text = read_json(checkpoint.path / name)

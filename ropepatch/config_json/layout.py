@@ -95,7 +95,7 @@ def read_layout(config: Mapping[str, Any], trained_length: int | None = None) ->
         if block is not None:
             head_dim = _head_dim(label, groups, text, family)
             geometry = _geometry(block, head_dim, family, trained)
-            schedules[label] = Schedule(label, block, geometry, _in_force(block, geometry))
+            schedules[label] = Schedule(label, block, geometry, _in_force(block))
     return Layout(
         family=family,
         path=path,
@@ -190,9 +190,9 @@ def _head_dim(
     return int(hidden) // int(heads)
 
 
-def _in_force(block: Block, geometry: RotaryGeometry) -> Method | None:
+def _in_force(block: Block) -> Method | None:
     try:
-        return method_of_block(block, geometry)
+        return method_of_block(block)
     except KeyError as error:
         raise ConfigError(
             f"the '{block['rope_type']}' block of config.json lacks {error.args[0]}."

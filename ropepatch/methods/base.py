@@ -7,9 +7,8 @@ model families. Field names are the recipe's, the command line's and the JSON's 
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ropepatch.errors import GeometryError, RecipeError
 from ropepatch.geometry import Frequencies, RotaryGeometry
@@ -78,11 +77,6 @@ class Method(ABC):
         Raises:
             NotExpressibleError: transformers has no type for it.
         """
-
-    @classmethod
-    def from_rope_parameters(cls, block: Mapping[str, Any], geometry: RotaryGeometry) -> Self:
-        """The method that transformers' block stands for; inverse of `rope_parameters`."""
-        raise NotImplementedError(f"{cls.__name__} is not what any rope_type stands for")
 
     def config_length(self, geometry: RotaryGeometry) -> int:
         """What `max_position_embeddings` must say, tokens."""

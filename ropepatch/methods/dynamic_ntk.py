@@ -52,7 +52,7 @@ class DynamicNtk(Method):
         }
 
     @classmethod
-    def from_rope_parameters(cls, block: Mapping[str, Any], geometry: RotaryGeometry) -> Self:
+    def from_rope_parameters(cls, block: Mapping[str, Any]) -> Self:
         """`dynamic`; how far it was meant to reach is not written down, so factor is 1."""
         return cls(factor=1.0, ntk_factor=float(block["factor"]))
 

@@ -61,7 +61,7 @@ class Llama3(Method):
         }
 
     @classmethod
-    def from_rope_parameters(cls, block: Mapping[str, Any], geometry: RotaryGeometry) -> Self:
+    def from_rope_parameters(cls, block: Mapping[str, Any]) -> Self:
         """`llama3` with its two bands."""
         return cls(
             factor=float(block["factor"]),

@@ -91,7 +91,7 @@ class LongRope(Method):
         return block
 
     @classmethod
-    def from_rope_parameters(cls, block: Mapping[str, Any], geometry: RotaryGeometry) -> Self:
+    def from_rope_parameters(cls, block: Mapping[str, Any]) -> Self:
         """`longrope`; the reader has filled in `factor` from the ratio of lengths."""
         attention_factor = block.get("attention_factor")
         return cls(

@@ -46,6 +46,6 @@ class PositionInterpolation(Method):
         return {"rope_type": "linear", "rope_theta": geometry.theta, "factor": self.factor}
 
     @classmethod
-    def from_rope_parameters(cls, block: Mapping[str, Any], geometry: RotaryGeometry) -> Self:
+    def from_rope_parameters(cls, block: Mapping[str, Any]) -> Self:
         """`linear` with its factor."""
         return cls(factor=float(block["factor"]))

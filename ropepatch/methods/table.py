@@ -4,11 +4,10 @@ Adding a method is one file beside this one and one row here.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ropepatch.errors import RecipeError
-from ropepatch.geometry import RotaryGeometry
 from ropepatch.methods.base import Method
 from ropepatch.methods.dynamic_ntk import DynamicNtk
 from ropepatch.methods.dynamic_yarn import DynamicYarn
@@ -35,6 +34,15 @@ METHODS: dict[str, type[Method]] = {
 ALIASES = {"linear": "pi", "dynamic": "dynamic-ntk", "proportional": "p-rope", "su": "longrope"}
 """transformers' own words, accepted for the methods they stand for."""
 
+READERS: dict[str, Callable[[Mapping[str, Any]], Method]] = {
+    "linear": PositionInterpolation.from_rope_parameters,
+    "dynamic": DynamicNtk.from_rope_parameters,
+    "yarn": Yarn.from_rope_parameters,
+    "longrope": LongRope.from_rope_parameters,
+    "llama3": Llama3.from_rope_parameters,
+}
+"""What each scaled rope_type of transformers stands for."""
+
 UNSCALED = ("default", "mrope", "axial")
 """rope_types that leave the base frequencies alone (the last two lay out several axes)."""
 
@@ -54,7 +62,7 @@ def method_class(name: str) -> type[Method]:
     raise RecipeError(f"no method is called '{name}'.{hint} Known: {', '.join(METHODS)}.")
 
 
-def method_of_block(block: Mapping[str, Any], geometry: RotaryGeometry) -> Method | None:
+def method_of_block(block: Mapping[str, Any]) -> Method | None:
     """The method a block of `rope_parameters` stands for; None for unscaled RoPE.
 
     Raises:
@@ -67,13 +75,6 @@ def method_of_block(block: Mapping[str, Any], geometry: RotaryGeometry) -> Metho
     if rope_type == "proportional":  # stopped pairs are the geometry's; a factor is PI's
         factor = float(block.get("factor") or 1.0)
         return None if factor == 1 else PositionInterpolation(factor=factor)
-    readers: dict[str, type[Method]] = {
-        "linear": PositionInterpolation,
-        "dynamic": DynamicNtk,
-        "yarn": Yarn,
-        "longrope": LongRope,
-        "llama3": Llama3,
-    }
-    if rope_type not in readers:
+    if rope_type not in READERS:
         raise RecipeError(f"the checkpoint's rope_type '{rope_type}' is not known.")
-    return readers[rope_type].from_rope_parameters(block, geometry)
+    return READERS[rope_type](block)

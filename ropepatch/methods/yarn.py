@@ -87,7 +87,7 @@ class Yarn(Method):
         return block
 
     @classmethod
-    def from_rope_parameters(cls, block: Mapping[str, Any], geometry: RotaryGeometry) -> Self:
+    def from_rope_parameters(cls, block: Mapping[str, Any]) -> Self:
         """`yarn`, with transformers' reading of missing and zero keys."""
         both = bool(block.get("mscale")) and bool(block.get("mscale_all_dim"))
         attention_factor = block.get("attention_factor")

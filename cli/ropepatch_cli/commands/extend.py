@@ -1,26 +1,34 @@
 """`ropepatch extend`: the main job."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ropepatch_cli.options import (
+    DialectName,
+    DryRun,
     Factor,
     Factors,
     Json,
     Keep,
     Layers,
+    Link,
     MethodName,
     Model,
+    Output,
     RecipeFile,
     RemoteCode,
+    Replace,
     Revision,
     Set,
     To,
     TrainedLength,
+    Verify,
     recipe_words,
 )
+
+if TYPE_CHECKING:
+    from ropepatch.recipe import Recipe
+
+_DIALECTS = ("auto", "v4", "v5", "both")
 
 
 def extend(
@@ -34,38 +42,18 @@ def extend(
     layers: Layers = None,
     trained_length: TrainedLength = None,
     recipe: RecipeFile = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="A folder that does not exist.", show_default=False),
-    ] = None,
-    dialect: Annotated[
-        str, typer.Option("--dialect", help="Words of the config: auto, v4, v5 or both.")
-    ] = "auto",
-    link: Annotated[
-        bool | None,
-        typer.Option(
-            "--link/--copy",
-            help="Share the weight files, or copy them.",
-            show_default="link if possible",
-        ),
-    ] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a scaling; counts from the trained length.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the config would become; write nothing.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Read the result back before it counts.")
-    ] = True,
+    output: Output = None,
+    dialect: DialectName = "auto",
+    link: Link = None,
+    replace: Replace = False,
+    dry_run: DryRun = False,
+    verify: Verify = True,
     revision: Revision = None,
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Write a checkpoint that works at a longer context, and prove it."""
-    from ropepatch.errors import RecipeError
     from ropepatch.extending import extend as extend_model
-    from ropepatch.recipe import Recipe
     from ropepatch_cli import render
 
     words = recipe_words(
@@ -80,19 +68,7 @@ def extend(
         trained_length=trained_length,
     )
     model = model or str(words.get("model") or "")
-    faults = []
-    if not model:
-        faults.append("--model is missing: a folder, an id of the hub, or a GGUF file")
-    if dialect not in ("auto", "v4", "v5", "both"):
-        faults.append(f"--dialect is auto, v4, v5 or both, not '{dialect}'")
-    if "method" not in words:
-        faults.append("--method is missing; `ropepatch methods` lists them, yarn is the usual")
-    try:
-        chosen = Recipe.from_dict({"method": "p-rope", **words})
-    except RecipeError as error:
-        faults += error.faults
-    if faults:
-        raise RecipeError(faults)
+    chosen = _checked(words, model, dialect)
     with render.Work(quiet=as_json) as work:
         done = extend_model(
             model,
@@ -109,3 +85,25 @@ def extend(
             say=work.say,
         )
     render.extension(done, as_json=as_json)
+
+
+def _checked(words: dict[str, Any], model: str, dialect: str) -> "Recipe":
+    """The recipe, or every fault of the request in one error."""
+    from ropepatch.errors import RecipeError
+    from ropepatch.recipe import Recipe
+
+    faults = []
+    if not model:
+        faults.append("--model is missing: a folder, an id of the hub, or a GGUF file")
+    if dialect not in _DIALECTS:
+        faults.append(f"--dialect is auto, v4, v5 or both, not '{dialect}'")
+    if "method" not in words:
+        faults.append("--method is missing; `ropepatch methods` lists them, yarn is the usual")
+        raise RecipeError(faults)
+    try:
+        recipe = Recipe.from_dict(words)
+    except RecipeError as error:
+        raise RecipeError([*faults, *error.faults]) from None
+    if faults:
+        raise RecipeError(faults)
+    return recipe

@@ -27,12 +27,12 @@ def inspect(
     """Show layer types, method in force, lengths, and what `extend` would do."""
     from ropepatch.extending import inspect as inspect_model
     from ropepatch.extending import preview
-    from ropepatch_cli import drawing, render
+    from ropepatch_cli import drawing, inspecting, render
 
     found = inspect_model(model, revision)
     chosen = tuple(method or ("yarn",))
     previews = preview(found, chosen, factor)
-    render.inspection(found, previews, as_json=as_json)
+    inspecting.inspection(found, previews, as_json=as_json)
     if plot is not None:
         drawing.draw_inspection(plot, found, previews)
         render.wrote(plot, as_json=as_json)
