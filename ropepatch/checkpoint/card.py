@@ -20,10 +20,11 @@ def add_section(card: str | None, change: Change, source_name: str) -> str:
 
 def remove_section(card: str) -> str:
     """The card without our section."""
-    start, end = card.find(_BEGIN), card.find(_END)
-    if start < 0 or end < start:
+    start = card.find(_BEGIN)
+    end = card.find(_END, start)
+    if start < 0 or end < 0:
         return card
-    return (card[:start].rstrip() + "\n" + card[end + len(_END) :].lstrip()).strip() + "\n"
+    return (card[:start].rstrip() + "\n" + card[end + len(_END) :].lstrip()).rstrip() + "\n"
 
 
 def _is_hub_id(name: str) -> bool:

@@ -16,7 +16,14 @@ Progress = Callable[[str, int, int], None]
 
 _FICLONE = 0x40049409
 _BLOCK = 16 * 1024**2
-_CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
+_CANNOT_LINK = {
+    errno.EXDEV,
+    errno.EPERM,
+    errno.EMLINK,
+    errno.ENOTSUP,
+    errno.ENOSYS,
+    errno.EACCES,
+}
 
 
 def carry(source: Path, target: Path, how: How, progress: Progress | None = None) -> Carried:

@@ -13,6 +13,7 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _FOREIGN_SUFFIXES = (".pth", ".pt", ".gguf", ".onnx", ".msgpack", ".h5", ".ckpt", ".tflite")
 _FOREIGN_NAMES = ("params.json",)  # Mistral's own format, which some engines prefer to config.json
 _LARGEST_JSON = 256 * 1024**2
+_DEEPEST_JSON = 64  # levels; copying or writing a deeper one would exhaust Python's stack
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def read_json(path: Path) -> tuple[dict[str, Any], str]:
 
     Raises:
         CheckpointError: missing, unreadable or far too large.
-        ConfigError: not JSON, or not an object.
+        ConfigError: not JSON, not an object, or nested absurdly deep.
     """
     try:
         if path.stat().st_size > _LARGEST_JSON:
@@ -69,12 +70,26 @@ def read_json(path: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{path} is empty; download it again.")
     try:
         value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of more than 4300 digits
         at = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise ConfigError(f"{path} is not JSON{at}; truncated? Download it again.") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds no JSON object.")
+    if _is_too_deep(value):
+        raise ConfigError(f"{path} is nested more than {_DEEPEST_JSON} levels deep; not read.")
     return value, text
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST_JSON):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(level)
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
@@ -84,16 +99,19 @@ def read_config(path: Path) -> tuple[dict[str, Any], str]:
         CheckpointError: no folder, or no config.json in it.
         ConfigError: config.json is not a JSON object.
     """
-    if not path.exists():
-        raise CheckpointError(f"{path} does not exist.")
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is not a folder; give a checkpoint folder.")
-    if not (path / "config.json").is_file():
-        if (path / "adapter_config.json").is_file():
-            raise CheckpointError(
-                f"{path} is a PEFT adapter, without a config.json; extend its base model."
-            )
-        raise CheckpointError(f"{path} has no config.json; is it a transformers checkpoint?")
+    try:
+        if not path.exists():
+            raise CheckpointError(f"{path} does not exist.")
+        if not path.is_dir():
+            raise CheckpointError(f"{path} is not a folder; give a checkpoint folder.")
+        if not (path / "config.json").is_file():
+            if (path / "adapter_config.json").is_file():
+                raise CheckpointError(
+                    f"{path} is a PEFT adapter, without a config.json; extend its base model."
+                )
+            raise CheckpointError(f"{path} has no config.json; is it a transformers checkpoint?")
+    except OSError as error:  # a name too long, a folder that may not be entered
+        raise CheckpointError(f"{path}: {error.strerror}.") from None
     return read_json(path / "config.json")
 
 
@@ -105,8 +123,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
         ConfigError: config.json is not a JSON object.
     """
     config, text = read_config(path)
-    names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
-    folders = sorted(p.name + "/" for p in path.iterdir() if p.is_dir() and p.name[0] != ".")
+    try:
+        found = sorted(p for p in path.iterdir() if not p.name.startswith("."))
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}.") from None
+    for link in found:
+        if link.is_symlink() and not link.exists():
+            raise CheckpointError(f"{link} is a link to nothing; download the model again.")
+    names = [p.name for p in found if p.is_file()]
+    folders = [p.name + "/" for p in found if p.is_dir()]
     weights, index = _weights(path, names)
     pickled = weights[0].endswith(".bin")
     if not pickled:
@@ -154,11 +179,16 @@ def _indexed(path: Path, index: str) -> tuple[str, ...]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path / index} has no weight_map.")
     shards = sorted({str(v) for v in weight_map.values()})
+    suffix = PurePosixPath(index.removesuffix(".index.json")).suffix
     for shard in shards:
         pure = PurePosixPath(shard)
-        if pure.is_absolute() or ".." in pure.parts or "\\" in shard or not pure.name:
+        if pure.is_absolute() or ".." in pure.parts or "\\" in shard:
             raise CheckpointError(
                 f"{path / index} names '{shard}', outside the folder; not followed."
+            )
+        if pure.suffix != suffix or str(pure) != shard or "\0" in shard:
+            raise CheckpointError(
+                f"{path / index} names {shard!r}, which is no {suffix} file; download it again."
             )
     missing = [s for s in shards if not (path / s).is_file()]
     if missing:

@@ -1,7 +1,6 @@
 """`ropepatch.json`: what was done to a checkpoint, as data for people and for `restore`."""
 
 import datetime
-import json
 import math
 import platform
 from collections.abc import Mapping
@@ -10,12 +9,19 @@ from typing import Any
 
 from ropepatch._version import __version__
 from ropepatch.checkpoint.folder import Checkpoint, read_json
+from ropepatch.checkpoint.sidecars import to_text
 from ropepatch.checkpoint.source import Source
 from ropepatch.config_json.write import Change
-from ropepatch.errors import CheckpointError
+from ropepatch.errors import CheckpointError, ConfigError
 
 RECORD = "ropepatch.json"
 FORMAT = 1
+_CHANGED_KEYS = {
+    "config.json": {"auto_map"},
+    "tokenizer_config.json": {"model_max_length"},
+    "generation_config.json": {"max_length"},
+}
+"""All that the record has to remember; the stamp in config.json does so for positions."""
 
 
 def make_record(
@@ -27,6 +33,7 @@ def make_record(
     before: Mapping[str, Mapping[str, Any]],
     after: Mapping[str, Mapping[str, Any]],
     proof: Mapping[str, Any] | None,
+    history: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The record of one extension.
 
@@ -38,9 +45,9 @@ def make_record(
         before: Old values of changed keys, by file other than config.json; None where absent.
         after: Their new values.
         proof: What verification found; None if it was skipped.
+        history: The `earlier_records` of what was read.
     """
     layout = change.layout
-    history = _history(checkpoint)
     return {
         "format": FORMAT,
         "ropepatch": __version__,
@@ -73,8 +80,8 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     """The record of a folder; None where there is none.
 
     Raises:
-        CheckpointError: it is of a newer format.
-        ConfigError: it is not JSON.
+        CheckpointError: it is of a newer format, or cannot be read.
+        ConfigError: it is not JSON, or damaged.
     """
     if not (folder / RECORD).is_file():
         return None
@@ -84,21 +91,33 @@ def read_record(folder: Path) -> dict[str, Any] | None:
             f"{folder / RECORD} was written by a newer ropepatch "
             f"({record.get('ropepatch', 'unknown version')}); update to read it."
         )
+    before = record.get("before", {})
+    if not isinstance(before, dict) or not all(
+        isinstance(values, dict) and set(values) <= _CHANGED_KEYS.get(name, set())
+        for name, values in before.items()
+    ):
+        raise ConfigError(
+            f"{folder / RECORD} is damaged; without that file, config.json alone is restored."
+        )
     return record
 
 
 def record_text(record: Mapping[str, Any]) -> str:
-    """The record as JSON; strict, so any reader takes it."""
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """The record as JSON; without NaN, so any reader takes it."""
+    return to_text(record)
 
 
-def _history(checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Earlier records of this checkpoint, oldest first, each without its own history."""
-    record = read_record(checkpoint.path)
+def earlier_records(folder: Path) -> list[dict[str, Any]]:
+    """The record of a folder and those before it, oldest first, each without its own history.
+
+    Raises:
+        RopepatchError: as `read_record`.
+    """
+    record = read_record(folder)
     if record is None:
         return []
-    earlier: list[dict[str, Any]] = record.pop("history", [])
-    return [*earlier, record]
+    earlier = record.pop("history", [])
+    return [*(earlier if isinstance(earlier, list) else []), record]
 
 
 def _schedule(change: Change, label: str) -> dict[str, Any]:

@@ -29,5 +29,10 @@ def raise_generation_length(
 
 
 def to_text(value: Mapping[str, Any]) -> str:
-    """JSON as transformers writes it."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """JSON as transformers writes it; with escapes if it holds half a surrogate pair."""
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2) + "\n"
+    return text

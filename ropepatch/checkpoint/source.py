@@ -39,8 +39,13 @@ def find_source(model: str, revision: str | None = None, *, config_only: bool = 
     Raises:
         CheckpointError: neither a path nor an id that the hub gives us.
     """
-    path = Path(model).expanduser()
-    if path.exists():
+    try:
+        path = Path(model).expanduser()
+        found = path.exists()
+    except (OSError, RuntimeError) as error:  # too long a name, no permission, an unknown ~user
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(f"{model}: {reason}.") from None
+    if found:
         if revision is not None:
             raise CheckpointError(f"{model} is a local path; --revision is for models of the hub.")
         return Source(path, model)

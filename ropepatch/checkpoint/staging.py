@@ -25,13 +25,16 @@ def check_target(target: Path, source: Path) -> None:
         CheckpointError: as said.
     """
     place, model = Path(os.path.abspath(target)), source.resolve()
-    real = place.parent.resolve() / place.name
-    if model == real or model in real.parents:
-        raise CheckpointError(
-            f"the output {target} lies inside the model's own folder; choose another place."
-        )
-    if place.exists() or place.is_symlink():
-        raise CheckpointError(f"{target} exists already; choose another --output or remove it.")
+    try:
+        real = place.parent.resolve() / place.name
+        if model == real or model in real.parents:
+            raise CheckpointError(
+                f"the output {target} lies inside the model's own folder; choose another place."
+            )
+        if place.is_symlink() or place.exists():
+            raise CheckpointError(f"{target} exists already; choose another --output or remove it.")
+    except (OSError, RuntimeError) as error:  # too long a name, no permission, a circle of links
+        raise _unwritable(place, error) from None
 
 
 @contextmanager
@@ -43,32 +46,28 @@ def staged(target: Path) -> Iterator[Path]:
     """
     place = Path(os.path.abspath(target))
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(place.parent)
-        stage, lock = _locked_stage(place)
+        with _parents(place.parent):
+            _sweep(place.parent)
+            with _locked_stage(place) as stage:
+                yield stage
+                _sync(stage)
+                if place.is_symlink() or place.exists():
+                    raise CheckpointError(f"{target} appeared meanwhile; nothing was written.")
+                stage.rename(place)
+                _sync(place.parent)
     except OSError as error:
-        raise _unwritable(place.parent, error) from None
-    try:
-        stage.chmod(0o777 & ~_umask())
-        try:
-            yield stage
-            _sync(stage)
-            if place.exists():
-                raise CheckpointError(f"{target} appeared meanwhile; nothing was written.")
-            stage.rename(place)
-            _sync(place.parent)
-        except OSError as error:
-            raise _unwritable(place, error) from None
-    finally:
-        if stage.exists():
-            shutil.rmtree(stage, ignore_errors=True)
-        os.close(lock)
+        raise _unwritable(place, error) from None
+
+
+def read_text(path: Path) -> str:
+    """A text as it stands: line ends are kept, bytes that are not UTF-8 survive `write_file`."""
+    return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text file and wait until it is on the disk."""
-    with path.open("w", encoding="utf-8") as stream:
-        stream.write(text)
+    """Write a new text file and wait until it is on the disk."""
+    with path.open("xb") as stream:
+        stream.write(text.encode("utf-8", "surrogateescape"))
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -77,8 +76,8 @@ def replace_file(path: Path, text: str) -> None:
     """Replace a file in one step; other hard links keep the old content."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode("utf-8", "surrogateescape"))
             stream.flush()
             os.fsync(stream.fileno())
         with suppress(OSError):
@@ -91,13 +90,38 @@ def replace_file(path: Path, text: str) -> None:
         raise
 
 
-def _locked_stage(place: Path) -> tuple[Path, int]:
-    """A new stage and the descriptor that holds its lock; locked before a sweep can see it."""
+@contextmanager
+def _parents(folder: Path) -> Iterator[None]:
+    """Make a folder with its parents; on an error, those made here go again."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for made in missing:  # the deepest first
+            with suppress(OSError):
+                made.rmdir()
+        raise
+
+
+@contextmanager
+def _locked_stage(place: Path) -> Iterator[Path]:
+    """A new folder beside `place` under a lock, held before a sweep can see its name."""
     fresh = Path(tempfile.mkdtemp(prefix=".ropepatch-new-", dir=place.parent))
-    lock = os.open(fresh, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
     serial = fresh.name.removeprefix(".ropepatch-new-")
-    return fresh.rename(place.parent / f".{place.name[:200]}{_MARK}{serial}"), lock
+    stage = place.parent / f".{place.name[:50]}{_MARK}{serial}"
+    try:
+        lock = os.open(fresh, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            fresh.rename(stage)
+            stage.chmod(0o777 & ~_umask())
+            yield stage
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)  # unless it has got its name by now
+            os.close(lock)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _sweep(parent: Path) -> None:
@@ -116,6 +140,9 @@ def _sync(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that sync only files
+            raise
     finally:
         os.close(handle)
 
@@ -126,7 +153,9 @@ def _umask() -> int:
     return mask
 
 
-def _unwritable(place: Path, error: OSError) -> CheckpointError:
+def _unwritable(place: Path, error: OSError | RuntimeError) -> CheckpointError:
+    if not isinstance(error, OSError):
+        return CheckpointError(f"cannot write {place}: {error}.")
     what = error.strerror or str(error)
     where = error.filename or place
     hint = {

@@ -41,7 +41,7 @@ def advise(layout: Layout, methods: Mapping[str, Method], target: int) -> tuple[
             )
     if layout.family.row.softmax_mscale and "yarn" in {m.name for m in methods.values()}:
         notes.append(
-            "this family also multiplies its softmax scale by mscale_all_dim squared; mscale and "
-            "mscale_all_dim were set to 1 unless you said otherwise, as its own checkpoints do."
+            "this family puts yarn's temperature on its softmax scale, through mscale_all_dim; "
+            "mscale and mscale_all_dim were kept, or set to 1 as its checkpoints do."
         )
     return tuple(dict.fromkeys(notes))

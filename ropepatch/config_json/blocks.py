@@ -86,7 +86,8 @@ def _flat(
         if any(key in text for key, _ in family.theta_keys):
             block.pop("rope_theta", None)
     if "rope_theta" not in block:
-        keys = [*(key for key, _ in family.theta_keys), "rope_theta"]
+        given = (*family.theta_keys, *family.theta_keys_if_scaled) if old or new else ()
+        keys = [key for key, _ in given or family.theta_keys]
         theta = next((text[key] for key in keys if text.get(key) is not None), None)
         if theta is None and not family.known:
             raise ConfigError(

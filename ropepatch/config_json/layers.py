@@ -9,6 +9,23 @@ from ropepatch.errors import ConfigError
 from ropepatch.families.table import Block, Family
 
 _NO_ATTENTION = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "mlp", "moe")
+_RENAMED = {
+    "attention": "full_attention",
+    "mamba": "linear_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+    "qwen_sparse_attention": "indexed_attention",
+}
+"""Words of older files."""
+_LISTED = {
+    "cross_attention_layers": ("cross_attention", "full_attention"),  # Llama 3.2 Vision
+    "attn_layer_indices": ("full_attention", "linear_attention"),  # Bamba
+    "full_attn_idxs": ("full_attention", "conv"),  # LFM2
+}
+_INTERVALS = {
+    "sliding_window_pattern": "sliding_attention",
+    "global_attn_every_n_layers": "sliding_attention",
+    "full_attention_interval": "linear_attention",
+}
 _LARGEST_LAYER_COUNT = 100_000
 
 
@@ -75,17 +92,12 @@ def layer_groups(
 
 def sliding_window(text: Mapping[str, Any], family: Family) -> int | None:
     """Tokens of the sliding window in force, or None."""
-    switch = _value(text, family, "use_sliding_window")
-    window = _value(text, family, "sliding_window")
-    return None if switch is False or not window else int(window)
-
-
-def _value(text: Mapping[str, Any], family: Family, key: str) -> Any:
-    return text[key] if key in text else family.defaults.get(key)
+    window = family.value(text, "sliding_window")
+    return None if family.value(text, "use_sliding_window") is False or not window else int(window)
 
 
 def _count(text: Mapping[str, Any], family: Family) -> int:
-    count = _value(text, family, "num_hidden_layers")
+    count = family.value(text, "num_hidden_layers")
     if (
         isinstance(count, bool)
         or not isinstance(count, int)
@@ -101,11 +113,16 @@ def _repeated(period: Sequence[Any], count: int) -> list[Any]:
 
 def _turning_flags(text: Mapping[str, Any], family: Family, count: int) -> list[bool]:
     """Per layer, what `no_rope_layers` says (1 turns, 0 does not)."""
+    if family.row.rotates_only_if is not None:
+        key, wanted, default = family.row.rotates_only_if
+        if text.get(key, default) != wanted:
+            return [False] * count
     if family.nope_period:
         given = text.get("no_rope_layers")
-        if given:
+        if isinstance(given, list) and given:
             return [bool(flag) for flag in given]
-        if isinstance(interval := text.get("no_rope_layer_interval"), int) and interval > 0:
+        interval = text.get("no_rope_layer_interval")
+        if isinstance(interval, int) and interval > 0:
             return [bool((i + 1) % interval) for i in range(count)]
         return [bool(flag) for flag in _repeated(family.nope_period, count)]
     return [True] * count
@@ -114,34 +131,56 @@ def _turning_flags(text: Mapping[str, Any], family: Family, count: int) -> list[
 def _layer_types(text: Mapping[str, Any], family: Family, turns: list[bool]) -> list[str]:
     """Per layer, its type as transformers would fill it in."""
     count = len(turns)
-    given = text.get("layer_types") or text.get(family.layer_types_key)
+    given = text.get("layer_types") or text.get(family.aliases.get("layer_types", "layer_types"))
     if isinstance(given, list) and all(isinstance(word, str) for word in given):
-        return given
+        return [_RENAMED[word] if word in _RENAMED else word for word in given]
     window = sliding_window(text, family)
-    if crossing := text.get("cross_attention_layers"):  # Llama 3.2 Vision
-        return ["cross_attention" if i in crossing else "full_attention" for i in range(count)]
-    if family.layer_types and "chunked_attention" in family.layer_types:
+    for key, other in _LISTED.items():  # a list of the layers that are different
+        listed = text.get(key)
+        if isinstance(listed, list) and listed:
+            inside, outside = other
+            return [inside if i in listed else outside for i in range(count)]
+    if "chunked_attention" in family.layer_types:
         return ["chunked_attention" if turn else "full_attention" for turn in turns]
-    if isinstance(first := _value(text, family, "max_window_layers"), int):
+    if family.nope_period and window is not None:  # SmolLM3
+        return ["full_attention" if turn else "sliding_attention" for turn in turns]
+    if isinstance(first := family.value(text, "max_window_layers"), int):
         return [
-            "sliding_attention" if window is not None and i >= first else "full_attention"
+            "sliding_attention" if _in_window(i, first, window, family) else "full_attention"
             for i in range(count)
         ]
+    return _patterned(text, family, window, count)
+
+
+def _in_window(index: int, first: int, window: int | None, family: Family) -> bool:
+    if family.row.even_layers_first:
+        return window is not None and index % 2 == 0 and index < first
+    return window is not None and index >= first
+
+
+def _patterned(
+    text: Mapping[str, Any], family: Family, window: int | None, count: int
+) -> list[str]:
+    """Layer types by a period: a key of the file, or the family's own."""
+    for key, often in _INTERVALS.items():
+        interval = text.get(key)
+        if isinstance(interval, int) and not isinstance(interval, bool) and interval > 0:
+            return [often if (i + 1) % interval else "full_attention" for i in range(count)]
     pattern = text.get("sliding_window_pattern")
-    if isinstance(pattern, int) and pattern > 0 and not isinstance(pattern, bool):
-        return [
-            "sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(count)
-        ]
     if isinstance(pattern, str) and pattern:  # EXAONE writes LLLG
         words = {"L": "sliding_attention", "G": "full_attention"}
         return [words.get(letter, "full_attention") for letter in _repeated(pattern, count)]
+    if family.layer_types_depth not in (None, count):
+        raise ConfigError(
+            f"config.json has no layer_types, and the default of '{family.model_type}' holds for "
+            f"{family.layer_types_depth} layers, not {count}."
+        )
     if family.layer_types:
         types = _repeated(family.layer_types, count)
         if family.last_layer_type:
             types[-1] = family.last_layer_type
         return types
-    alike = "sliding_attention" if family.row.windowed and window else "full_attention"
-    return [alike] * count
+    return ["sliding_attention" if family.row.windowed and window else "full_attention"] * count
 
 
 def _window(
@@ -150,6 +189,6 @@ def _window(
     if "sliding" in layer_type:
         return window
     if layer_type == "chunked_attention":
-        chunk = _value(text, family, "attention_chunk_size")
+        chunk = family.value(text, "attention_chunk_size")
         return int(chunk) if chunk else None
     return None

@@ -80,8 +80,6 @@ def read_layout(config: Mapping[str, Any], trained_length: int | None = None) ->
     text = text_part(config, path)
     if family.row.refused:
         raise ConfigError(f"'{family.model_type}' is refused: {family.row.refused}.")
-    if family.model_type == "falcon" and text.get("alibi"):
-        raise ConfigError("this falcon uses ALiBi, not rotary embeddings; nothing to extend.")
     found = read_blocks(text, family)
     configured = _number(text, family, "max_position_embeddings")
     if configured is None:
@@ -110,7 +108,7 @@ def read_layout(config: Mapping[str, Any], trained_length: int | None = None) ->
 
 
 def _number(text: Mapping[str, Any], family: Family, key: str) -> float | None:
-    value = text.get(key)
+    value = family.value(text, key)
     value = family.defaults.get(key) if value is None else value
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ConfigError(f"{key} in config.json must be a number, not {value!r}.")
@@ -143,7 +141,7 @@ def _trained(
 
 def _geometry(block: Block, head_dim: int, family: Family, trained: int) -> RotaryGeometry:
     partial = block.get("partial_rotary_factor")
-    partial = 1.0 if partial is None else float(partial)
+    partial = 1.0 if partial is None or family.is_mla else float(partial)
     if block["rope_type"] == "proportional":
         turning = int(partial * head_dim // 2)
         return RotaryGeometry(
@@ -171,23 +169,29 @@ def _head_dim(
     label: str, groups: tuple[LayerGroup, ...], text: Mapping[str, Any], family: Family
 ) -> int:
     """Width of a head as the rotary code sees it."""
-    if label and label in family.row.wide_labels:  # Gemma 4's global layers
-        own = text.get("per_layer_config") or {}
-        first = next((str(g.layers[0]) for g in groups if g.label == label), "")
-        if isinstance(own, Mapping) and isinstance(own.get(first), Mapping):
-            return int(own[first].get("head_dim") or family.row.wide_labels[label])
-        return int(text.get("global_head_dim") or family.row.wide_labels[label])
-    keys = ["head_dim"]
-    if "qk_rope_head_dim" in family.defaults and not family.honours_partial:
-        keys.insert(0, "qk_rope_head_dim")  # MLA turns a part of its own
-    for key in keys:
+    if label == "full_attention" and "global_head_dim" in family.defaults:  # Gemma 4
+        return _global_head_dim(groups, text, family)
+    for key in ("qk_rope_head_dim", "head_dim") if family.is_mla else ("head_dim",):
         if value := _number(text, family, key):
             return int(value)
     hidden = _number(text, family, "hidden_size")
     heads = _number(text, family, "num_attention_heads")
     if not hidden or not heads:
         raise ConfigError("config.json has neither head_dim nor hidden_size with its heads.")
-    return int(hidden) // int(heads)
+    return int(hidden) * int(family.defaults.get("head_dim_ratio", 1)) // int(heads)
+
+
+def _global_head_dim(
+    groups: tuple[LayerGroup, ...], text: Mapping[str, Any], family: Family
+) -> int:
+    """Width of the heads of the global layers, by layer or for all of them."""
+    own = text.get("per_layer_config")
+    layers = {i for g in groups if g.label == "full_attention" for i in g.layers}
+    for index, words in own.items() if isinstance(own, Mapping) else ():
+        numbered = str(index).isdigit() and int(index) in layers
+        if numbered and isinstance(words, Mapping) and words.get("head_dim"):
+            return int(words["head_dim"])
+    return int(text.get("global_head_dim") or family.defaults["global_head_dim"])
 
 
 def _in_force(block: Block) -> Method | None:

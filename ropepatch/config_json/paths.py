@@ -8,7 +8,7 @@ from ropepatch.families.table import Family, family_of, is_family, text_type
 
 Config = dict[str, Any]
 
-_TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
+_TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 
 
 def text_path(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -207,8 +207,8 @@ def _bind(recipe: Recipe, schedule: Schedule, layout: Layout) -> Method:
         and not {"attention_factor", "mscale", "mscale_all_dim"} & set(recipe.parameters)
     ):
         # MLA checkpoints put the temperature on the whole logit, not on its rotary part alone
-        words = recipe.to_dict() | {"mscale": 1.0, "mscale_all_dim": 1.0}
-        recipe = Recipe.from_dict(words)
+        own = {k: getattr(schedule.method, k, None) or 1.0 for k in ("mscale", "mscale_all_dim")}
+        recipe = Recipe.from_dict(recipe.to_dict() | own)
     return recipe.bind(schedule.geometry)
 
 
@@ -227,7 +227,7 @@ def _block(method: Method, schedule: Schedule, layout: Layout) -> Block:
     kept = kept_keys(schedule.block, row.keeps)
     if new["rope_type"] != "proportional" and schedule.block["rope_type"] == "proportional":
         kept.pop("partial_rotary_factor", None)
-    if not family.honours_partial and new["rope_type"] != "proportional":
+    if not family.honours_partial and "partial_rotary_factor" not in row.keeps:
         kept.pop("partial_rotary_factor", None)
     return {**kept, **new}
 

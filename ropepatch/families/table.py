@@ -34,16 +34,20 @@ class Family:
     """Top-level keys of older files that set `partial_rotary_factor`."""
     honours_partial: bool = True
     """Whether its rotary class reads `partial_rotary_factor` under the default type."""
+    theta_keys_if_scaled: tuple[tuple[str, str], ...] = ()
+    """The same for keys that count only beside a `rope_scaling`."""
     theta_if_scaled: Mapping[str, float] = field(default_factory=dict)
     """`rope_theta` by label where a given block names none and it is not the default block's."""
     scaling_labels: tuple[str, ...] = ("",)
     """The blocks that an older file's `rope_scaling` goes into; empty where it is ignored."""
     layer_types: tuple[str, ...] = ()
     """Period of the default `layer_types`."""
-    layer_types_key: str = "layer_types"
-    """Where older files write it."""
+    layer_types_depth: int | None = None
+    """Number of layers `layer_types` is for, where it is a whole list instead of a period."""
     last_layer_type: str | None = None
     """What the class forces the last layer to be."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Our name of a key to the name its files use."""
     nope_period: tuple[int, ...] = ()
     """Period of the default `no_rope_layers` (1 turns, 0 does not)."""
     head_dim_required: bool = False
@@ -54,6 +58,21 @@ class Family:
     def per_layer_type(self) -> bool:
         """Whether `rope_parameters` holds one block per layer type."""
         return "" not in self.blocks
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether only a part of each head of its own turns (DeepSeek's MLA)."""
+        return "qk_rope_head_dim" in self.defaults
+
+    def value(self, text: Mapping[str, Any], key: str) -> Any:
+        """What a config says under a key or its alias, else the class default.
+
+        A null that is written out stays null.
+        """
+        for name in (key, self.aliases.get(key)):
+            if name is not None and name in text:
+                return text[name]
+        return self.defaults.get(key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +95,10 @@ class Exceptions:
     """Keys of the block that its attention reads whatever the type."""
     linear_trained: int | None = None
     """Tokens; the pretraining length where shipped files are scaled `linear`."""
-    wide_labels: Mapping[str, int] = field(default_factory=dict)
-    """Labels whose heads have a width of their own, and its default (`global_head_dim`)."""
+    rotates_only_if: tuple[str, Any, Any] | None = None
+    """A key of the config, the value under which it turns at all, and the default."""
+    even_layers_first: bool = False
+    """Its window is on even layers below `max_window_layers`, not on those from there on."""
     legacy_type_key: str = "rope_type"
     """The key older transformers wants for the type in `rope_scaling`."""
 
@@ -90,7 +111,11 @@ _WINDOWED = Exceptions(windowed=True)
 _OWN_TABLE = Exceptions(
     refused="its code turns by a fixed table of sinusoids and its config has no words for scaling"
 )
-_WIDE_GLOBAL = Exceptions(wide_labels={"full_attention": 512})
+_MISTRAL4 = Exceptions(
+    softmax_mscale=True,
+    keeps=("partial_rotary_factor", "llama_4_scaling_beta", "original_max_position_embeddings"),
+)
+_PER_LAYER = Exceptions(refused="its config gives every layer a rope_theta of its own")
 _DEFAULT_ONLY = Exceptions(rope_types=("default",))
 
 EXCEPTIONS: dict[str, Exceptions] = {
@@ -100,7 +125,11 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "bailing_hybrid": _MLA,
     "codegen": _OWN_TABLE,
     "cohere2": _GLOBAL_NOPE,
-    "cohere2_moe": _GLOBAL_NOPE,
+    "cohere2_moe": Exceptions(
+        refused="its global layers turn in the dense first layers only, which its config mixes"
+    ),
+    "dory": Exceptions(refused="its config lists attention and MLP halves as layers"),
+    "doge": _WINDOWED,
     "cosmos3_edge_text": _DEFAULT_ONLY,
     "deepseek_v4": Exceptions(
         refused="its layers turn queries and compressed keys by two schedules at once"
@@ -112,26 +141,40 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "exaone4": _WINDOW_NOPE,
     "exaone_moe": _WINDOW_NOPE,
     "gemma3_text": Exceptions(linear_trained=32768),  # arXiv:2503.19786, section 2.1
-    "gemma4_text": _WIDE_GLOBAL,
-    "gemma4_unified_text": _WIDE_GLOBAL,
+    "falcon": Exceptions(rotates_only_if=("alibi", False, False)),
+    "flint": _GLOBAL_NOPE,
     "glm4_moe_lite": _MLA,
     "glm_moe_dsa": _MLA,
     "gptj": _OWN_TABLE,
+    "granite_swa": _PER_LAYER,
+    "granitemoe_swa": _PER_LAYER,
+    "granitemoehybrid": Exceptions(rotates_only_if=("position_embedding_type", "rope", None)),
     "hy_v4": _MLA,
+    "hy_v4_vl_text": _MLA,
+    "kolibri1": _WINDOW_NOPE,
+    "lara_mini": _GLOBAL_NOPE,
     "longcat_flash": _MLA,
     "minicpm3": _MLA,
     "minimax": _WINDOWED,
-    "ministral3": Exceptions(keeps=("llama_4_scaling_beta", "original_max_position_embeddings")),
+    "muse_glimmer_text": _PER_LAYER,
+    "muse_spark_text": _PER_LAYER,
+    "ministral3": Exceptions(
+        keeps=("llama_4_scaling_beta", "original_max_position_embeddings"), windowed=True
+    ),
     "mistral": _WINDOWED,
+    "mistral4": _MISTRAL4,
+    "mistral_large4_text": _MLA,
     "mixtral": _WINDOWED,
     "phi3": _PHI3,
     "phi4_multimodal": _PHI3,
-    "phimoe": _DEFAULT_ONLY,
+    "phimoe": Exceptions(rope_types=("default",), windowed=True),
+    "qwen2_moe": Exceptions(even_layers_first=True),
     "qwen3_moe": _WINDOWED,
     "recurrent_gemma": _DEFAULT_ONLY,
     "sarvam_mla": _MLA,
     "starcoder2": _WINDOWED,
     "youtu": _MLA,
+    "zamba2": Exceptions(rotates_only_if=("use_mem_rope", True, False)),
 }
 
 
@@ -182,12 +225,14 @@ def family_of(model_type: str) -> Family:
         defaults=MappingProxyType(entry),
         blocks=MappingProxyType(entry["blocks"] or {"": {}}),
         theta_keys=tuple((key, label) for key, label in entry["theta_keys"]),
+        theta_keys_if_scaled=tuple((k, v) for k, v in entry.get("theta_keys_if_scaled", ())),
         partial_keys=tuple(entry["partial_keys"]),
         honours_partial=entry["honours_partial"],
         theta_if_scaled=MappingProxyType(entry.get("theta_if_scaled", {})),
         scaling_labels=_labels(entry["scaling_label"]),
         layer_types=tuple(entry.get("layer_types") or entry.get("layer_types_list") or ()),
-        layer_types_key=entry.get("aliases", {}).get("layer_types", "layer_types"),
+        layer_types_depth=len(entry["layer_types_list"]) if "layer_types_list" in entry else None,
+        aliases=MappingProxyType(entry.get("aliases", {})),
         last_layer_type=entry.get("layer_types_last"),
         nope_period=tuple(entry.get("nope_period") or ()),
         head_dim_required=bool(entry.get("head_dim_required")),
