@@ -9,7 +9,6 @@ from typing import Any
 
 from ropepatch._version import __version__
 from ropepatch.checkpoint.folder import Checkpoint, read_json
-from ropepatch.checkpoint.sidecars import to_text
 from ropepatch.checkpoint.source import Source
 from ropepatch.config_json.write import Change
 from ropepatch.errors import CheckpointError, ConfigError
@@ -100,11 +99,6 @@ def read_record(folder: Path) -> dict[str, Any] | None:
             f"{folder / RECORD} is damaged; without that file, config.json alone is restored."
         )
     return record
-
-
-def record_text(record: Mapping[str, Any]) -> str:
-    """The record as JSON; without NaN, so any reader takes it."""
-    return to_text(record)
 
 
 def earlier_records(folder: Path) -> list[dict[str, Any]]:

@@ -28,6 +28,12 @@ def raise_generation_length(
     return {}
 
 
+def put_back(current: Mapping[str, Any], old_values: Mapping[str, Any]) -> dict[str, Any]:
+    """The file with old values in their places again; None stands for a key that was absent."""
+    restored = {**current, **old_values}
+    return {key: value for key, value in restored.items() if old_values.get(key, "") is not None}
+
+
 def to_text(value: Mapping[str, Any]) -> str:
     """JSON as transformers writes it; with escapes if it holds half a surrogate pair."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"

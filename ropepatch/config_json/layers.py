@@ -133,7 +133,8 @@ def _layer_types(text: Mapping[str, Any], family: Family, turns: list[bool]) -> 
     count = len(turns)
     given = text.get("layer_types") or text.get(family.aliases.get("layer_types", "layer_types"))
     if isinstance(given, list) and all(isinstance(word, str) for word in given):
-        return [_RENAMED[word] if word in _RENAMED else word for word in given]
+        words: list[str] = given
+        return [_RENAMED.get(word, word) for word in words]
     window = sliding_window(text, family)
     for key, other in _LISTED.items():  # a list of the layers that are different
         listed = text.get(key)

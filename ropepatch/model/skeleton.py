@@ -36,15 +36,16 @@ class Skeleton:
     rotary: Mapping[str, torch.nn.Module]
     """By label ("" where one schedule serves all layers)."""
     softmax_scale: float | None
-    """Of the first attention layer that keeps one."""
+    """Of the text model's first attention layer that keeps one."""
     model_class: str
 
     def frequencies(self, label: str, length: int) -> Frequencies:
         """What transformers turns by for an input of `length` tokens.
 
-        The module is called as a model would call it, so that length-dependent types adapt.
+        A fresh module is called as a model would call it, so that length-dependent types adapt
+        (transformers' dynamic type remembers longer inputs that it has seen before).
         """
-        module = self.rotary[label]
+        module: Any = type(self.rotary[label])(config=self.rotary[label].config)
         _call(module, label, length)
         prefix = f"{label}_" if label else ""
         inv_freq = getattr(module, f"{prefix}inv_freq")
@@ -122,7 +123,7 @@ def _build(config: PreTrainedConfig, *, remote_code: bool) -> Skeleton:
         raise VerificationError(
             f"{type(model).__name__} has no rotary module with inverse frequencies to read."
         )
-    return Skeleton(rotary, _softmax_scale(model), type(model).__name__)
+    return Skeleton(rotary, _softmax_scale(model, type(text_config)), type(model).__name__)
 
 
 def _labels(module: torch.nn.Module) -> list[str]:
@@ -138,10 +139,11 @@ def _labels(module: torch.nn.Module) -> list[str]:
     ]
 
 
-def _softmax_scale(model: torch.nn.Module) -> float | None:
+def _softmax_scale(model: torch.nn.Module, text_type: type[PreTrainedConfig]) -> float | None:
     for name, module in model.named_modules():
         scale = getattr(module, "scaling", None)
-        if name.endswith(("self_attn", "attention")) and isinstance(scale, float):
+        of_text = isinstance(getattr(module, "config", None), text_type | None)
+        if name.endswith(("self_attn", "attention")) and of_text and isinstance(scale, float):
             return scale
     return None
 
