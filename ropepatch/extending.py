@@ -163,7 +163,7 @@ def verify(folder: str | Path, *, logits: bool = False, remote_code: bool = Fals
     methods: dict[str, Method]
     if STAMP in config:
         before = erase_recipe(config)
-        recipe = Recipe.from_dict(config[STAMP]["recipe"])
+        recipe = Recipe.from_dict(config[STAMP].get("recipe"))
         change = write_recipe(before, recipe, replace=True)
         layout, methods, length = change.layout, dict(change.methods), change.target_length
     else:
@@ -195,8 +195,8 @@ def inspect(model: str | Path, revision: str | None = None) -> Inspection:
         config = gguf_config(source.folder)
     else:
         config, _ = read_config(source.folder)
-    stamp = config.get(STAMP)
-    trained = stamp.get("trained_length") if isinstance(stamp, dict) else None
+    stamp = _stamp(config)
+    trained = stamp["trained_length"] if stamp else None
     layout = read_layout({k: v for k, v in config.items() if k != STAMP}, trained)
     return Inspection(source, config, layout, stamp)
 
@@ -241,6 +241,20 @@ def _prove(stage: Path, change: Change, say: Say | None, *, remote_code: bool) -
         change.target_length,
         remote_code=remote_code,
     )
+
+
+def _stamp(config: dict[str, Any]) -> dict[str, Any] | None:
+    """What we wrote into a config, if anything; refused if it is damaged."""
+    if STAMP not in config:
+        return None
+    erase_recipe(config)  # checks what it needs itself
+    stamp: dict[str, Any] = config[STAMP]
+    lengths = [stamp.get("trained_length"), stamp.get("target_length")]
+    if not isinstance(stamp.get("recipe"), dict) or not all(
+        type(length) is int and length > 0 for length in lengths
+    ):
+        raise ConfigError("the stamp of ropepatch in config.json is damaged.")
+    return stamp
 
 
 def _parent(source: Source, called: Path) -> Path | None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 
 from ropepatch.errors import GeometryError
 
+LARGEST_HEAD_DIM = 2**16
+"""Features; the widest heads known have 576. A damaged config must not cost minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
@@ -48,6 +51,8 @@ class RotaryGeometry:
         faults = []
         if self.rotary_dim < 2 or self.rotary_dim % 2:
             faults.append(f"rotary_dim must be even and at least 2, not {self.rotary_dim}")
+        if self.head_dim > LARGEST_HEAD_DIM:
+            faults.append(f"head_dim {self.head_dim} is beyond any model")
         if self.head_dim < self.rotary_dim:
             faults.append(f"rotary_dim {self.rotary_dim} exceeds head_dim {self.head_dim}")
         if not (math.isfinite(self.theta) and self.theta > 1):

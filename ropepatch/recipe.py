@@ -31,9 +31,12 @@ def parse_length(text: str | int) -> int:
     Raises:
         RecipeError: not a positive whole number of tokens.
     """
-    match = _LENGTH.fullmatch(str(text).strip())
+    try:
+        match = _LENGTH.fullmatch(str(text).strip())
+    except ValueError:
+        match = None
     unit = {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()] if match else 1
-    tokens = float(match[1]) * unit if match else 0.0
+    tokens = float(match[1]) * unit if match and len(match[1]) < 17 else 0.0
     if isinstance(text, bool) or tokens < 1 or tokens != int(tokens):
         raise RecipeError(f"'{text}' is not a length; write tokens: 131072, 128k or 1m.")
     return int(tokens)
@@ -85,9 +88,13 @@ class Recipe:
             if f.name not in ("factor", *self.parameters) and _required(f)
         ]
         faults += [f"{cls.name} needs {key}" for key in missing]
-        if not missing:  # ranges, seen with a harmless factor where none is given yet
+        if all(
+            f.name in ("factor", *values) or not _required(f) for f in dataclasses.fields(cls)
+        ):  # ranges, seen with a harmless factor where none is given yet
             try:
-                cls(**{"factor": self.factor or 1.0, **values})
+                method = cls(**{"factor": 1.0 if self.factor is None else self.factor, **values})
+                if self.factor is not None and method.idle:
+                    faults.append("factor 1 changes nothing; ask for more than 1")
             except RecipeError as error:
                 faults += error.faults
         if faults:
@@ -122,7 +129,7 @@ class Recipe:
         if not isinstance(layers, list | tuple) or not all(isinstance(w, str) for w in layers):
             faults.append(f"layers must be words, not {layers!r}")
             layers = ["auto"]
-        parameters = {k: v for k, v in words.items() if k not in _WORDS}
+        parameters = {str(k): v for k, v in words.items() if k not in _WORDS}
         try:
             recipe = cls(
                 method=words["method"],
@@ -176,7 +183,7 @@ class Recipe:
                 )
             factor = self.to / trained
         method = cls(**{**({} if factor is None else {"factor": factor}), **self.parameters})
-        if method.factor == 1 and cls.no_op_at_one:
+        if method.idle:
             raise NoEffectError(
                 f"{cls.name} with factor 1 changes nothing: the target equals the {trained} "
                 "tokens the model was trained on."
@@ -197,7 +204,7 @@ def load_words(text: str) -> dict[str, Any]:
     """
     try:
         words = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise RecipeError(f"not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(words, dict):
         raise RecipeError("a recipe is a mapping with at least 'method: NAME'.")
@@ -242,10 +249,9 @@ def read_factors(path: Path) -> dict[str, Any]:
 def _length_faults(recipe: Recipe, cls: type[Method]) -> list[str]:
     if recipe.factor is not None and recipe.to is not None:
         return ["give factor or to, not both"]
-    if recipe.factor is None and recipe.to is None and cls.no_op_at_one:
+    needed = any(f.name == "factor" and _required(f) for f in dataclasses.fields(cls))
+    if recipe.factor is None and recipe.to is None and needed:
         return [f"{cls.name} needs factor (times the trained length) or to (tokens)"]
-    if recipe.factor == 1 and cls.no_op_at_one:
-        return ["factor 1 changes nothing; ask for more than 1"]
     return []
 
 
@@ -290,9 +296,9 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return False
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return False
+    try:
+        return not math.isnan(float(value))
+    except (ValueError, OverflowError):
+        return False

@@ -1,12 +1,14 @@
 """The Typer app: the table of commands and the one place where errors become words."""
 
-import os
+import io
 import sys
 from typing import Annotated
 
 import typer
 
 from ropepatch_cli.commands import extend, inspect, methods, restore, verify
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="ropepatch",
@@ -44,17 +46,18 @@ def main() -> None:
     """Run; a refusal is one line on stderr and exit code 2, a bug keeps its traceback."""
     from ropepatch.errors import RopepatchError
 
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what the terminal cannot show becomes "?"
+        sys.stdout.reconfigure(errors="replace")
     try:
         app()
     except RopepatchError as error:
-        print(f"ropepatch: {error}", file=sys.stderr)
+        said = " ".join(str(error).splitlines())
+        print(f"ropepatch: {said}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("ropepatch: interrupted; nothing was left behind.", file=sys.stderr)
-        raise SystemExit(130) from None
-    except BrokenPipeError:  # the reader of a pipe went away, e.g. `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
+    except SystemExit as left:
+        if left.code == _INTERRUPTED:  # Typer takes Ctrl-C itself, without a word
+            print("ropepatch: interrupted; nothing half-written is left.", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from ropepatch.plots import save_wavelengths
 def draw_inspection(path: Path, found: Inspection, previews: Mapping[str, Preview]) -> None:
     """One panel per schedule: the base, what is in force, and each previewed method."""
     panels: dict[str, tuple[RotaryGeometry, dict[str, Frequencies], int | None]] = {}
-    name = Path(found.source.name).name
+    name = Path(found.source.name).name.replace("$", r"\$")  # no formula for matplotlib
     for label, schedule in found.layout.schedules.items():
         geometry = schedule.geometry
         curves = {f"pretrained (θ = {geometry.theta:g})": geometry.base_frequencies()}

@@ -25,14 +25,14 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
     layout = found.layout
     sure = "" if layout.trained_length_known else " (a guess, see note)"
     out.print(
-        f"[bold]{escape(found.source.name)}[/bold]  {layout.family.model_type}, "
+        f"[bold]{escape(found.source.name)}[/bold]  {escape(layout.family.model_type)}, "
         f"{layout.dialect} config, {layout.layer_count} layers"
     )
     out.print(
         f"trained length {layout.trained_length:,}{sure}, configured {layout.configured_length:,}"
     )
     if found.stamp is not None:
-        method = found.stamp.get("recipe", {}).get("method")
+        method = escape(str(found.stamp["recipe"].get("method")))
         out.print(
             f"extended by ropepatch: {method}, {tokens(found.stamp.get('trained_length'))} → "
             f"{tokens(found.stamp.get('target_length'))} tokens"
@@ -43,7 +43,7 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
     for label, schedule in layout.schedules.items():
         row = _schedule_words(schedule, layout)
         schedules.add_row(
-            label or "all layers",
+            escape(label) or "all layers",
             _in_force(schedule),
             f"{schedule.geometry.theta:g}",
             str(schedule.geometry.head_dim),
@@ -56,7 +56,7 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
     layers = table("layer type", ">layers", "turns", ">window")
     for group in layout.groups:
         layers.add_row(
-            group.layer_type,
+            escape(group.layer_type),
             str(len(group.layers)),
             "by RoPE" if group.rotates else "no",
             tokens(group.window) if group.window else "global" if group.attends else "no attention",

@@ -105,7 +105,7 @@ def methods(rows: Mapping[str, "type[Method]"], *, as_json: bool, detail: bool) 
 def restored(what: "Restored") -> None:
     """What `restore` put back."""
     out.print(
-        f"{escape(str(what.folder))}: {what.method} taken out again, original values back in "
+        f"{escape(str(what.folder))}: {escape(what.method)} taken out again, original values back in "
         f"{', '.join(what.files)}."
     )
 
@@ -121,7 +121,7 @@ def proof(found: "Proof") -> None:
         "layers", ">pairs changed", ">slowest wave before", ">after", ">attention factor", ">error"
     )
     for s in found.schedules:
-        where = s.label or "all that turn"
+        where = escape(s.label) or "all that turn"
         state = "" if s.method else "  (untouched)"
         listing.add_row(
             f"{where} ({s.layers}){state}",

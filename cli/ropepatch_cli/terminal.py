@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, soft_wrap=True, emoji=False)  # a path may hold :dog:
+err = Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_json(value: Any) -> None:

@@ -96,7 +96,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         for name, values in before.items()
     ):
         raise ConfigError(
-            f"{folder / RECORD} is damaged; without that file, config.json alone is restored."
+            f"{folder / RECORD} is damaged; remove it, config.json can be restored without it."
         )
     return record
 

@@ -7,8 +7,8 @@ from typing import Any
 from ropepatch.checkpoint.card import remove_section
 from ropepatch.checkpoint.folder import read_config, read_json
 from ropepatch.checkpoint.record import RECORD, read_record
-from ropepatch.checkpoint.sidecars import to_text
-from ropepatch.checkpoint.staging import replace_file
+from ropepatch.checkpoint.sidecars import put_back, to_text
+from ropepatch.checkpoint.staging import read_text, replace_file
 from ropepatch.checkpoint.write import CARD
 from ropepatch.config_json.write import STAMP, erase_recipe
 from ropepatch.errors import CheckpointError
@@ -36,7 +36,8 @@ def restore(folder: Path) -> Restored:
     """
     config, _ = read_config(folder)
     original = erase_recipe(config)
-    method = str(config[STAMP].get("recipe", {}).get("method", "?"))
+    recipe = config[STAMP].get("recipe")
+    method = str(recipe.get("method", "?")) if isinstance(recipe, dict) else "?"
     record = read_record(folder) or {}
     before: dict[str, dict[str, Any]] = record.get("before", {})
     files = []
@@ -45,11 +46,11 @@ def restore(folder: Path) -> Restored:
             values = before.get(name)
             if values and (folder / name).is_file():
                 current, _ = read_json(folder / name)
-                replace_file(folder / name, to_text(_put_back(current, values)))
+                replace_file(folder / name, to_text(put_back(current, values)))
                 files.append(name)
         card = folder / CARD
         if card.is_file():
-            text = card.read_text(encoding="utf-8")
+            text = read_text(card)
             if (shorter := remove_section(text)) != text:
                 if shorter.strip():
                     replace_file(card, shorter)
@@ -62,13 +63,3 @@ def restore(folder: Path) -> Restored:
     except OSError as error:
         raise CheckpointError(f"cannot write {folder}: {error.strerror}.") from None
     return Restored(folder, method, (*files, "config.json"))
-
-
-def _put_back(current: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    restored = dict(current)
-    for key, value in values.items():
-        if value is None:
-            restored.pop(key, None)
-        else:
-            restored[key] = value
-    return restored

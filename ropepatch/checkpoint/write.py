@@ -1,7 +1,7 @@
 """Writing an extended checkpoint: carry the weights, write the config, all or nothing."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,16 @@ from typing import Any
 from ropepatch.checkpoint.card import add_section
 from ropepatch.checkpoint.carry import How, Progress, carry
 from ropepatch.checkpoint.folder import Checkpoint, read_json
-from ropepatch.checkpoint.record import RECORD, make_record, record_text
+from ropepatch.checkpoint.record import RECORD, earlier_records, make_record
 from ropepatch.checkpoint.sidecars import (
+    put_back,
     raise_generation_length,
     raise_tokenizer_length,
     to_text,
 )
 from ropepatch.checkpoint.source import Source
-from ropepatch.checkpoint.staging import check_target, staged, write_file
-from ropepatch.config_json.write import Change
+from ropepatch.checkpoint.staging import check_target, read_text, staged, write_file
+from ropepatch.config_json.write import STAMP, Change
 from ropepatch.errors import CheckpointError
 
 CARD = "README.md"
@@ -72,12 +73,15 @@ def write_checkpoint(
     Raises:
         CheckpointError: the target exists or cannot be written, or the model needs code that
             the user did not allow.
+        ConfigError: a JSON file beside config.json is damaged.
     """
     check_target(target, checkpoint.path)
     notes = []
     config = dict(change.after)
+    history = earlier_records(checkpoint.path)
+    undone = history[-1].get("before", {}) if history and STAMP in checkpoint.config else {}
     code = checkpoint.code if remote_code else ()
-    dropped: dict[str, Any] = {}
+    dropped = dict(undone.get("config.json", {}))
     if "auto_map" in config and not remote_code:
         if not change.layout.family.known:
             raise CheckpointError(
@@ -88,51 +92,65 @@ def write_checkpoint(
         notes.append("its own code (auto_map) was left out; transformers has this model type.")
     if checkpoint.pickled:
         notes.append("the weights are pickled .bin files: carried unopened, never loaded here.")
-    sidecars = {
-        name: values for name, values in _sidecar_changes(checkpoint, change).items() if values
-    }
-    before: dict[str, dict[str, Any]] = {"config.json": dropped} if dropped else {}
+    sidecars = _sidecars(checkpoint, change, undone)
+    before = {name: s.before for name, s in sidecars.items() if s.after}
+    before |= {"config.json": dropped} if dropped else {}
+    after = {name: s.after for name, s in sidecars.items() if s.after}
+    card = read_text(checkpoint.path / CARD) if CARD in checkpoint.others else None
     with staged(target) as stage:
         carried = {}
         for name in checkpoint.weights:
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             carried[name] = str(carry(checkpoint.path / name, stage / name, how, progress))
         for name in (*checkpoint.others, *code):
-            if name not in (*_WRITTEN, *sidecars):
+            if name not in _WRITTEN:
                 # never linked: people edit these, and a link would edit the source as well
                 carry(checkpoint.path / name, stage / name, "copy")
-        for name in ("tokenizer_config.json", "generation_config.json"):
-            if name in checkpoint.others:
-                old, text = read_json(checkpoint.path / name)
-                new = sidecars.get(name, {})
-                before |= {name: {key: old.get(key) for key in new}} if new else {}
-                write_file(stage / name, to_text({**old, **new}) if new else text)
+        for name, sidecar in sidecars.items():
+            write_file(stage / name, sidecar.text)
         write_file(stage / "config.json", to_text(config))
-        write_file(stage / CARD, add_section(_card(checkpoint), change, source.name))
+        write_file(stage / CARD, add_section(card, change, source.name))
         proof = verify(stage) if verify is not None else None
         record = make_record(
-            change, checkpoint, source, carried=carried, before=before, after=sidecars, proof=proof
+            change,
+            checkpoint,
+            source,
+            carried=carried,
+            before=before,
+            after=after,
+            proof=proof,
+            history=history,
         )
-        write_file(stage / RECORD, record_text(record))
+        write_file(stage / RECORD, to_text(record))
     behind = (*checkpoint.left_behind, *(c for c in checkpoint.code if c not in code))
-    return Written(target, carried, sidecars, behind, tuple(notes))
+    return Written(target, carried, after, behind, tuple(notes))
 
 
-def _sidecar_changes(checkpoint: Checkpoint, change: Change) -> dict[str, dict[str, Any]]:
-    changes = {}
-    if "tokenizer_config.json" in checkpoint.others:
-        tokenizer, _ = read_json(checkpoint.path / "tokenizer_config.json")
-        changes["tokenizer_config.json"] = raise_tokenizer_length(tokenizer, change.target_length)
-    if "generation_config.json" in checkpoint.others:
-        generation, _ = read_json(checkpoint.path / "generation_config.json")
-        old = {change.layout.configured_length, change.layout.trained_length}
-        changes["generation_config.json"] = raise_generation_length(
-            generation, old, change.target_length
-        )
-    return changes
+@dataclass(frozen=True)
+class _Sidecar:
+    """A file that speaks of length: the values that change, and the text to write."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    text: str
 
 
-def _card(checkpoint: Checkpoint) -> str | None:
-    if CARD not in checkpoint.others:
-        return None
-    return (checkpoint.path / CARD).read_text(encoding="utf-8", errors="replace")
+def _sidecars(
+    checkpoint: Checkpoint, change: Change, undone: Mapping[str, Mapping[str, Any]]
+) -> dict[str, _Sidecar]:
+    """By name; `undone` are the values that an earlier extension of ours had replaced."""
+    old_lengths = {change.layout.configured_length, change.layout.trained_length}
+    found: dict[str, _Sidecar] = {}
+    for name in ("tokenizer_config.json", "generation_config.json"):
+        if name not in checkpoint.others:
+            continue
+        given, text = read_json(checkpoint.path / name)
+        old = put_back(given, undone.get(name, {}))
+        if name == "tokenizer_config.json":
+            new = raise_tokenizer_length(old, change.target_length)
+        else:
+            new = raise_generation_length(old, old_lengths, change.target_length)
+        changed = {**old, **new}
+        text = text if changed == given else to_text(changed)
+        found[name] = _Sidecar({key: old.get(key) for key in new}, new, text)
+    return found

@@ -54,7 +54,7 @@ def _dialect(text: Mapping[str, Any], family: Family) -> Dialect:
     new = bool(text.get("rope_parameters"))
     old = bool(text.get("rope_scaling")) or any(key in text for key, _ in family.theta_keys)
     if new or old:
-        return "both" if new and text.get("rope_scaling") else "v5" if new else "v4"
+        return "both" if new and old else "v5" if new else "v4"
     return "v5" if str(text.get("transformers_version", "4")).startswith("5") else "v4"
 
 
@@ -85,6 +85,8 @@ def _flat(
         block = default
         if any(key in text for key, _ in family.theta_keys):
             block.pop("rope_theta", None)
+        if any(text.get(key) is not None for key in family.partial_keys):
+            block.pop("partial_rotary_factor", None)
     if "rope_theta" not in block:
         given = (*family.theta_keys, *family.theta_keys_if_scaled) if old or new else ()
         keys = [key for key, _ in given or family.theta_keys]

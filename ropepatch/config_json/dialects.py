@@ -65,6 +65,7 @@ def _legacy(
     (scaling_label,) = family.scaling_labels
     words: dict[str, Any] = {}
     keys = {label: key for key, label in reversed(family.theta_keys)}
+    theta_counts_alone = scaling_label in keys  # else only beside a rope_scaling
     for label, block in blocks.items():
         if block is None:
             continue
@@ -73,10 +74,14 @@ def _legacy(
                 f"transformers 4's words can scale only {scaling_label} of "
                 f"'{family.model_type}', not {label}; use --dialect v5."
             )
-        if label not in keys and block["rope_theta"] == (family.blocks.get(label) or {}).get(
-            "rope_theta"
-        ):
-            continue  # version 4 falls back on the same default
+        usual = family.blocks.get(label) or {}
+        if label not in (*keys, scaling_label):
+            if block["rope_theta"] == usual.get("rope_theta"):
+                continue  # version 4 falls back on the same default
+            raise NotExpressibleError(
+                f"transformers 4 has no key for the rope_theta {block['rope_theta']:g} of {label} "
+                f"in '{family.model_type}'; use --dialect v5."
+            )
         key = keys.get(label, "rope_theta")
         if words.setdefault(key, block["rope_theta"]) != block["rope_theta"]:
             raise NotExpressibleError(
@@ -90,15 +95,23 @@ def _legacy(
         )
     block.pop("rope_theta")
     partial = block.pop("partial_rotary_factor", None)
-    if partial is not None and family.honours_partial:
+    if partial is not None and (
+        family.honours_partial or "partial_rotary_factor" in family.row.keeps
+    ):
         words |= _legacy_partial(float(partial), text, layout)
     rope_type = block.pop("rope_type")
-    usual = (family.blocks.get(scaling_label) or {}).get("rope_type", "default")
+    usual = family.blocks.get(scaling_label) or {}
     if rope_type == "default" and not block:
-        # a class whose own default is a scaling would put it back for None
-        words["rope_scaling"] = None if usual == "default" else {"rope_type": "default"}
+        # for None, a class puts its own default block back, be it a scaling or another theta
+        as_usual = theta_counts_alone and usual.get("rope_type", "default") == "default"
+        words["rope_scaling"] = None if as_usual else {"rope_type": "default"}
     elif family.row.legacy_type_key == "type" and rope_type == "longrope":
         # version 4's Phi classes accept exactly these keys
+        if block.get("attention_factor") is not None:
+            raise NotExpressibleError(
+                f"transformers 4 knows no attention_factor for '{family.model_type}'; use "
+                "--dialect v5."
+            )
         block = {k: block[k] for k in ("short_factor", "long_factor")}
         words["rope_scaling"] = {"type": rope_type, **block}
     else:
@@ -109,7 +122,7 @@ def _legacy(
 def _legacy_partial(partial: float, text: Config, layout: Layout) -> dict[str, Any]:
     family = layout.family
     default = next(iter(family.blocks.values())) or {}
-    if partial == default.get("partial_rotary_factor"):
+    if family.honours_partial and partial == default.get("partial_rotary_factor"):
         return {}
     if any(text.get(key) is not None for key in family.partial_keys):
         return {}  # it stands there already, in the file's own word

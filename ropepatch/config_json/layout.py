@@ -1,10 +1,12 @@
 """A layout: which layers turn how. What a checkpoint's positions are, as data."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ropepatch.config_json.blocks import Dialect, read_blocks
+from ropepatch.config_json.kinds import check_kinds
 from ropepatch.config_json.layers import LayerGroup, layer_groups
 from ropepatch.config_json.paths import family_at, text_part, text_path
 from ropepatch.errors import ConfigError, RopepatchError
@@ -80,6 +82,7 @@ def read_layout(config: Mapping[str, Any], trained_length: int | None = None) ->
     text = text_part(config, path)
     if family.row.refused:
         raise ConfigError(f"'{family.model_type}' is refused: {family.row.refused}.")
+    check_kinds(text, family)
     found = read_blocks(text, family)
     configured = _number(text, family, "max_position_embeddings")
     if configured is None:
@@ -88,10 +91,17 @@ def read_layout(config: Mapping[str, Any], trained_length: int | None = None) ->
     if trained_length is not None:
         trained, known, notes = trained_length, True, []
     groups = layer_groups(text, family, found.blocks)
+    some = text.get("rope_scaling_layers")
+    if isinstance(some, list) and len(some) < sum(len(g.layers) for g in groups):
+        raise ConfigError(
+            f"rope_scaling_layers names {len(some)} layers of this '{family.model_type}'; the "
+            "others would keep their rotation, so no change reaches all of it."
+        )
     schedules = {}
     for label, block in found.blocks.items():
         if block is not None:
             head_dim = _head_dim(label, groups, text, family)
+            block = _fixed_base(block, head_dim, family)
             geometry = _geometry(block, head_dim, family, trained)
             schedules[label] = Schedule(label, block, geometry, _in_force(block))
     return Layout(
@@ -126,7 +136,7 @@ def _trained(
     for block in blocks.values():
         scaled = block and block["rope_type"] in ("linear", "proportional")
         factor = float((block or {}).get("factor") or 1.0)
-        if scaled and factor != 1:
+        if scaled and factor > 1:
             if family.row.linear_trained and family.row.linear_trained <= configured:
                 return family.row.linear_trained, True, []
             guess = round(configured / factor)
@@ -141,8 +151,9 @@ def _trained(
 
 def _geometry(block: Block, head_dim: int, family: Family, trained: int) -> RotaryGeometry:
     partial = block.get("partial_rotary_factor")
-    partial = 1.0 if partial is None or family.is_mla else float(partial)
-    if block["rope_type"] == "proportional":
+    stopping = block["rope_type"] == "proportional"
+    partial = 1.0 if partial is None or (family.is_mla and not stopping) else float(partial)
+    if stopping:
         turning = int(partial * head_dim // 2)
         return RotaryGeometry(
             head_dim,
@@ -160,9 +171,23 @@ def _geometry(block: Block, head_dim: int, family: Family, trained: int) -> Rota
                 f"'{family.model_type}', which turns whole heads; remove the key."
             )
     rotary_dim = int(head_dim * partial)
-    return RotaryGeometry(
-        head_dim, rotary_dim + rotary_dim % 2, float(block["rope_theta"]), trained
-    )
+    if rotary_dim % 2:
+        raise ConfigError(
+            f"partial_rotary_factor {partial:g} makes {rotary_dim} of {head_dim} features turn, "
+            "which are no whole pairs."
+        )
+    return RotaryGeometry(head_dim, rotary_dim, float(block["rope_theta"]), trained)
+
+
+def _fixed_base(block: Block, head_dim: int, family: Family) -> Block:
+    """HunYuan's `dynamic` block with an alpha, in the words of what it does."""
+    alpha = block.get("alpha") or 0
+    ours = block["rope_type"] == "dynamic" and family.row.alpha_is_base
+    if not (ours and alpha > 0 and head_dim > 2):
+        return block
+    rest = {k: v for k, v in block.items() if k not in ("alpha", "factor")}
+    theta = block["rope_theta"] * alpha ** (head_dim / (head_dim - 2))
+    return {**rest, "rope_type": "default", "rope_theta": theta}
 
 
 def _head_dim(
@@ -195,6 +220,10 @@ def _global_head_dim(
 
 
 def _in_force(block: Block) -> Method | None:
+    low, high = block.get("low_freq_factor"), block.get("high_freq_factor")
+    if isinstance(high, int | float) and low == high:
+        # Llama 4 Scout's llama3 is a step, which the narrowest ramp is too
+        block = {**block, "high_freq_factor": math.nextafter(high, math.inf)}
     try:
         return method_of_block(block)
     except KeyError as error:

@@ -34,6 +34,9 @@ POSITION_KEYS = (
     "global_rope_theta",
     "local_rope_theta",
     "partial_rotary_factor",
+    "rotary_pct",
+    "rotary_dim",
+    "swa_rope_theta",
     "max_position_embeddings",
     "original_max_position_embeddings",
     "head_dim",
@@ -84,9 +87,10 @@ def write_recipe(
         RecipeError: the recipe does not fit the model.
     """
     if STAMP in config and not replace:
-        was = config[STAMP].get("recipe", {}) if isinstance(config[STAMP], Mapping) else {}
+        was = config[STAMP].get("recipe") if isinstance(config[STAMP], Mapping) else None
+        method = was.get("method", "?") if isinstance(was, Mapping) else "?"
         raise AlreadyScaledError(
-            f"ropepatch has already written '{was.get('method', '?')}' here; pass --replace to "
+            f"ropepatch has already written '{method}' here; pass --replace to "
             "write another recipe from the trained length, or restore the original first."
         )
     before = erase_recipe(config) if STAMP in config else copy.deepcopy(dict(config))

@@ -97,6 +97,8 @@ class Exceptions:
     """Tokens; the pretraining length where shipped files are scaled `linear`."""
     rotates_only_if: tuple[str, Any, Any] | None = None
     """A key of the config, the value under which it turns at all, and the default."""
+    alpha_is_base: bool = False
+    """A `dynamic` block with an alpha is a larger base at every length (HunYuan)."""
     even_layers_first: bool = False
     """Its window is on even layers below `max_window_layers`, not on those from there on."""
     legacy_type_key: str = "rope_type"
@@ -117,6 +119,7 @@ _MISTRAL4 = Exceptions(
 )
 _PER_LAYER = Exceptions(refused="its config gives every layer a rope_theta of its own")
 _DEFAULT_ONLY = Exceptions(rope_types=("default",))
+_ALPHA = Exceptions(alpha_is_base=True)
 
 EXCEPTIONS: dict[str, Exceptions] = {
     "afmoe": _GLOBAL_NOPE,
@@ -131,13 +134,21 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "dory": Exceptions(refused="its config lists attention and MLP halves as layers"),
     "doge": _WINDOWED,
     "cosmos3_edge_text": _DEFAULT_ONLY,
+    "dbrx": Exceptions(
+        refused="its rope_theta stands in attn_config, where transformers 5 does not read it"
+    ),
     "deepseek_v4": Exceptions(
         refused="its layers turn queries and compressed keys by two schedules at once"
     ),
     "deepseek_v2": _MLA,
     "deepseek_v3": _MLA,
     "deepseek_v32": _MLA,
-    "ernie4_5_vl_moe_text": _DEFAULT_ONLY,
+    "ernie4_5_vl_moe_text": Exceptions(
+        refused="its code deals the pairs out among three axes, so they cannot be read back"
+    ),
+    "evolla": Exceptions(
+        refused="no auto class of transformers builds it, so nothing could prove it"
+    ),
     "exaone4": _WINDOW_NOPE,
     "exaone_moe": _WINDOW_NOPE,
     "gemma3_text": Exceptions(linear_trained=32768),  # arXiv:2503.19786, section 2.1
@@ -149,6 +160,9 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "granite_swa": _PER_LAYER,
     "granitemoe_swa": _PER_LAYER,
     "granitemoehybrid": Exceptions(rotates_only_if=("position_embedding_type", "rope", None)),
+    "hunyuan_v1_dense": _ALPHA,
+    "hunyuan_v1_moe": _ALPHA,
+    "hunyuan_vl_text": _ALPHA,
     "hy_v4": _MLA,
     "hy_v4_vl_text": _MLA,
     "kolibri1": _WINDOW_NOPE,
@@ -170,9 +184,14 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "phimoe": Exceptions(rope_types=("default",), windowed=True),
     "qwen2_moe": Exceptions(even_layers_first=True),
     "qwen3_moe": _WINDOWED,
-    "recurrent_gemma": _DEFAULT_ONLY,
+    "recurrent_gemma": Exceptions(
+        refused="its attention sees a fixed window and its config names no length to extend"
+    ),
     "sarvam_mla": _MLA,
     "starcoder2": _WINDOWED,
+    "t5gemma2_decoder": Exceptions(
+        refused="it is half of an encoder-decoder, whose two halves turn by a config each"
+    ),
     "youtu": _MLA,
     "zamba2": Exceptions(rotates_only_if=("use_mem_rope", True, False)),
 }

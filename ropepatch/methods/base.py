@@ -16,6 +16,9 @@ from ropepatch.geometry import Frequencies, RotaryGeometry
 LARGEST_FACTOR = 1024.0
 """Twice the largest extension published (LongRoPE, 4k to 2M tokens: 512)."""
 
+LARGEST_THETA = 3e38
+"""Dimensionless; transformers raises the base in float32."""
+
 LONGEST_LENGTH = 2**24
 """Tokens; float32 position ids stop being exact integers here."""
 
@@ -35,12 +38,8 @@ class Method(ABC):
     """What it costs at short length, in words."""
     rope_type: ClassVar[str | None]
     """transformers' word, or None where it has none."""
-    float32_tolerance: ClassVar[float] = 1e-6
-    """Relative; how far a correct float32 implementation may stray."""
     length_dependent: ClassVar[bool] = False
     """Whether the frequencies depend on the length of the current input."""
-    no_op_at_one: ClassVar[bool] = True
-    """Whether factor 1 changes nothing."""
 
     factor: float
     """How many times longer than trained; the method's s."""
@@ -61,6 +60,16 @@ class Method(ABC):
                 "extension is 512 (LongRoPE)"
             ]
         return []
+
+    @property
+    def idle(self) -> bool:
+        """Whether these parameters change nothing whatever the model."""
+        return self.factor == 1
+
+    @property
+    def float32_tolerance(self) -> float:
+        """Relative; how far a correct float32 implementation may stray."""
+        return 1e-6
 
     @abstractmethod
     def frequencies(self, geometry: RotaryGeometry, length: int) -> Frequencies:
@@ -115,7 +124,17 @@ def ntk_theta(geometry: RotaryGeometry, alpha: float) -> float:
         raise GeometryError(
             f"NTK needs at least 2 turning pairs, this model has {geometry.turning}; use pi."
         )
-    return float(geometry.theta * alpha ** (geometry.rotary_dim / (2 * (geometry.turning - 1))))
+    exponent = geometry.rotary_dim / (2 * (geometry.turning - 1))
+    try:
+        theta = float(geometry.theta * alpha**exponent)
+    except OverflowError:
+        theta = math.inf
+    if theta > LARGEST_THETA:
+        raise GeometryError(
+            f"NTK with only {geometry.turning} of {geometry.pairs} pairs turning needs a base "
+            f"beyond what float32 holds at a factor of {alpha:g}; use pi."
+        )
+    return theta
 
 
 def positive(**values: float) -> list[str]:

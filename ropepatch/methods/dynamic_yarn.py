@@ -1,5 +1,6 @@
 """Dynamic YaRN: the scale follows the current length, never below the tuned factor."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,7 +38,7 @@ class DynamicYarn(Method):
             faults.append(
                 f"beta_fast ({self.beta_fast:g}) must not be below beta_slow ({self.beta_slow:g})"
             )
-        if not self.tuned_factor >= 1:
+        if not (math.isfinite(self.tuned_factor) and self.tuned_factor >= 1):
             faults.append(f"tuned_factor must be at least 1, not {self.tuned_factor:g}")
         return faults
 

@@ -26,7 +26,6 @@ class LongRope(Method):
     short_price: ClassVar[str] = "its attention factor acts at short length too"
     rope_type: ClassVar[str | None] = "longrope"
     length_dependent: ClassVar[bool] = True
-    no_op_at_one: ClassVar[bool] = False
 
     long_factor: tuple[float, ...]
     """Divisor per pair above the trained length, (pairs,)."""
@@ -40,8 +39,9 @@ class LongRope(Method):
         faults = super().faults()
         for key in ("long_factor", "short_factor"):
             values = getattr(self, key)
-            if values is not None and not all(
-                isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in values
+            if values is not None and not (
+                values
+                and all(isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in values)
             ):
                 faults.append(f"{key} must be a list of numbers above 0")
         if self.attention_factor is not None:
@@ -64,6 +64,11 @@ class LongRope(Method):
         if self.factor <= 1:
             return 1.0
         return math.sqrt(1 + math.log(self.factor) / math.log(geometry.trained_length))
+
+    @property
+    def idle(self) -> bool:
+        """Never: the lengths aside, it changes pairs at any factor."""
+        return False
 
     def frequencies(self, geometry: RotaryGeometry, length: int) -> Frequencies:
         """The short set up to the trained length, the long set strictly above."""

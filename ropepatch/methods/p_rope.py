@@ -24,7 +24,6 @@ class PRope(Method):
     use_when: ClassVar[str] = "you will fine-tune; 'auto' stops what never completed a turn"
     short_price: ClassVar[str] = "large until trained"
     rope_type: ClassVar[str | None] = "proportional"
-    no_op_at_one: ClassVar[bool] = False
 
     factor: float = 1.0
     keep: Keep = "auto"
@@ -33,6 +32,11 @@ class PRope(Method):
     def faults(self) -> list[str]:
         """Adds the range of `keep`."""
         return super().faults() + keep_faults(self.keep)
+
+    @property
+    def idle(self) -> bool:
+        """Never: the lengths aside, it changes pairs at any factor."""
+        return False
 
     def frequencies(self, geometry: RotaryGeometry, length: int) -> Frequencies:
         """Static: `length` does not matter."""

@@ -30,6 +30,11 @@ class PositionInterpolation(Method):
         """Adds the range of `keep`."""
         return super().faults() + keep_faults(self.keep)
 
+    @property
+    def idle(self) -> bool:
+        """Factor 1 still stops pairs where `keep` is given."""
+        return self.factor == 1 and self.keep is None
+
     def _kept(self, geometry: RotaryGeometry) -> int:
         return geometry.turning if self.keep is None else pairs_kept(self.keep, geometry)
 

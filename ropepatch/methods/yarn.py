@@ -46,6 +46,9 @@ class Yarn(Method):
             )
         if self.attention_factor is not None:
             faults += positive(attention_factor=self.attention_factor)
+        for key in ("mscale", "mscale_all_dim"):
+            if getattr(self, key) is not None:
+                faults += positive(**{key: getattr(self, key)})
         if (self.mscale is None) != (self.mscale_all_dim is None):
             faults.append("mscale and mscale_all_dim count only together; give both or neither")
         return faults
@@ -58,6 +61,11 @@ class Yarn(Method):
             over, under = self.mscale, self.mscale_all_dim
             return temperature(self.factor, over) / temperature(self.factor, under)
         return temperature(self.factor)
+
+    @property
+    def float32_tolerance(self) -> float:
+        """Without rounded ends, float32 strays up to 2e-6."""
+        return 1e-6 if self.truncate else 5e-6
 
     def frequencies(self, geometry: RotaryGeometry, length: int) -> Frequencies:
         """Static: `length` does not matter."""

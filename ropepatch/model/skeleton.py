@@ -156,5 +156,11 @@ def _call(module: torch.nn.Module, label: str, length: int) -> None:
     with torch.no_grad():
         try:
             module(x, positions, *extra)
-        except (RuntimeError, IndexError):  # several axes of positions (mrope)
-            module(x, positions[None].expand(3, -1, -1), *extra)
+        except Exception:  # it may want several axes of positions (mrope)
+            try:
+                module(x, positions[None].expand(3, -1, -1), *extra)
+            except Exception as error:  # whatever transformers throws is the finding
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                raise VerificationError(
+                    f"{type(module).__name__} cannot be called: {reason}"
+                ) from error

@@ -1,0 +1,31 @@
+"""README says what the code says."""
+
+import re
+from pathlib import Path
+
+from ropepatch.methods.table import METHODS
+from tests.house.readme import methods_table
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_methods_is_the_codes() -> None:
+    found = re.search(r"<!-- methods: begin -->\n(.*?)\n<!-- methods: end -->", README, re.DOTALL)
+    assert found, "README lost the marks around its table of methods"
+    assert found[1] == methods_table(METHODS), (
+        "run `python -m tests.house.readme` to rewrite the table"
+    )
+
+
+def test_every_file_it_names_is_there() -> None:
+    for path in re.findall(r"(?:recipes|tests)/[\w./-]+\w", README):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_command_it_names_exists() -> None:
+    from ropepatch_cli.app import app
+
+    known = {command.name for command in app.registered_commands}
+    for command in re.findall(r"`ropepatch (\w+)", README):
+        assert command in known, command
