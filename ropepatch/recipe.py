@@ -8,7 +8,6 @@ import dataclasses
 import math
 import re
 import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from ropepatch.errors import NoEffectError, RecipeError
 from ropepatch.geometry import RotaryGeometry
 from ropepatch.methods.base import LONGEST_LENGTH, Method
 from ropepatch.methods.table import method_class
+from ropepatch.methods.values import coerce
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([km]?)", re.IGNORECASE)
 _WORDS = ("method", "factor", "to", "layers", "trained_length", "model", "note")
@@ -79,7 +79,7 @@ class Recipe:
         for key, value in self.parameters.items():
             if key in known:
                 try:
-                    values[key] = _coerce(value, known[key])
+                    values[key] = coerce(value, known[key])
                 except ValueError as error:
                     faults.append(f"{cls.name}: {key} must be {error}, not {value!r}")
         missing = [
@@ -120,7 +120,7 @@ class Recipe:
                 faults += [f"{key}: {fault}" for fault in error.faults]
         factor = words.get("factor")
         try:
-            factor = None if factor is None else _coerce(factor, float)
+            factor = None if factor is None else coerce(factor, float)
         except ValueError as error:
             faults.append(f"factor must be {error}, not {factor!r}")
             factor = 2.0
@@ -267,38 +267,3 @@ def _required(parameter: "dataclasses.Field[Any]") -> bool:
         parameter.default is dataclasses.MISSING
         and parameter.default_factory is dataclasses.MISSING
     )
-
-
-def _coerce(value: Any, annotation: Any) -> Any:
-    """`value` as the annotation says; a ValueError's text completes 'must be'."""
-    options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
-    if value is None and type(None) in options:
-        return None
-    if bool in options:
-        if isinstance(value, bool):
-            return value
-        raise ValueError("true or false")
-    if any(typing.get_origin(option) is tuple for option in options):
-        if isinstance(value, list | tuple) and all(_is_number(v) for v in value):
-            return tuple(float(v) for v in value)
-        raise ValueError("a list of numbers")
-    if _is_number(value):
-        return float(value)
-    if str in options:  # keep: a fraction or 'auto'
-        if value == "auto":
-            return value
-        raise ValueError("a number or 'auto'")
-    raise ValueError("a number")
-
-
-def _is_union(annotation: Any) -> bool:
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return False
-    try:
-        return not math.isnan(float(value))
-    except (ValueError, OverflowError):
-        return False

@@ -20,6 +20,7 @@ from ropepatch.config_json.targets import choose_labels
 from ropepatch.errors import AlreadyScaledError, ConfigError, NoEffectError, NotExpressibleError
 from ropepatch.families.table import Block
 from ropepatch.methods.base import Method
+from ropepatch.methods.table import METHODS
 from ropepatch.recipe import Recipe
 
 STAMP = "ropepatch"
@@ -222,8 +223,7 @@ def _block(method: Method, schedule: Schedule, layout: Layout) -> Block:
     new = method.rope_parameters(schedule.geometry)
     allowed = row.rope_types
     if allowed is not None and new["rope_type"] not in allowed:
-        able = {"default": "ntk", "longrope": "longrope"}
-        instead = " or ".join(able[word] for word in allowed)
+        instead = " or ".join(name for name, cls in METHODS.items() if cls.rope_type in allowed)
         raise NotExpressibleError(
             f"'{family.model_type}' reads only the rope_type {' and '.join(allowed)}, not "
             f"'{new['rope_type']}' ({method.name}); use --method {instead}."

@@ -115,6 +115,7 @@ _OWN_TABLE = Exceptions(
 )
 _MISTRAL4 = Exceptions(
     softmax_mscale=True,
+    rope_types=("linear", "dynamic", "yarn", "llama3", "longrope"),
     keeps=("partial_rotary_factor", "llama_4_scaling_beta", "original_max_position_embeddings"),
 )
 _PER_LAYER = Exceptions(refused="its config gives every layer a rope_theta of its own")
@@ -131,6 +132,7 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "cohere2_moe": Exceptions(
         refused="its global layers turn in the dense first layers only, which its config mixes"
     ),
+    "dots3_note_text": Exceptions(rope_types=("default", "linear", "dynamic", "yarn", "llama3")),
     "dory": Exceptions(refused="its config lists attention and MLP halves as layers"),
     "doge": _WINDOWED,
     "cosmos3_edge_text": _DEFAULT_ONLY,

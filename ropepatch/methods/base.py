@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from ropepatch.errors import GeometryError, RecipeError
 from ropepatch.geometry import Frequencies, RotaryGeometry
 
-LARGEST_FACTOR = 1024.0
-"""Twice the largest extension published (LongRoPE, 4k to 2M tokens: 512)."""
+LARGEST_FACTOR = 4096.0
+"""Twice the largest that a released model carries (Mistral Large 4: yarn, 512 to 1M tokens)."""
 
 LARGEST_THETA = 3e38
 """Dimensionless; transformers raises the base in float32."""
@@ -56,8 +56,8 @@ class Method(ABC):
             return [f"factor must be at least 1, not {self.factor:g}"]
         if self.factor > LARGEST_FACTOR:
             return [
-                f"factor {self.factor:g} is beyond {LARGEST_FACTOR:g}; the largest published "
-                "extension is 512 (LongRoPE)"
+                f"factor {self.factor:g} is beyond {LARGEST_FACTOR:g}, twice the largest that any "
+                "released model carries"
             ]
         return []
 

@@ -325,12 +325,12 @@ def test_nan_given_in_python_is_refused_too() -> None:
         Recipe("yarn", factor=math.nan)
 
 
-@pytest.mark.parametrize("factor", [1024.5, 1e9, "1e300"])
+@pytest.mark.parametrize("factor", [4096.5, 1e9, "1e300"])
 def test_absurd_factors_are_refused(factor: Any) -> None:
     (fault,) = faults(method="yarn", factor=factor)
     assert fault == (
-        f"yarn: factor {float(factor):g} is beyond 1024; the largest published extension is 512 "
-        "(LongRoPE)"
+        f"yarn: factor {float(factor):g} is beyond 4096, twice the largest that any released "
+        "model carries"
     )
 
 
@@ -464,8 +464,8 @@ def test_bind_beyond_what_float32_positions_count() -> None:
 
 
 def test_bind_to_an_absurd_target() -> None:
-    with pytest.raises(RecipeError, match="yarn: factor 2048 is beyond 1024"):
-        Recipe.named("yarn", to=4096 * 2048).bind(GEOMETRY)
+    with pytest.raises(RecipeError, match="yarn: factor 8192 is beyond 4096"):
+        Recipe.named("yarn", to=4096 * 8192).bind(GEOMETRY)
 
 
 def test_bind_longrope_keeps_its_list() -> None:
