@@ -115,10 +115,10 @@ def extend(
     """
     source = find_source(str(model), revision, config_only=dry_run)
     called = source.folder
-    if source.is_gguf:
+    if source.is_gguf and not dry_run:
         source = _dequantised(source, say)
     checkpoint = None if dry_run else read_checkpoint(source.folder)
-    config = checkpoint.config if checkpoint else read_config(source.folder)[0]
+    config = checkpoint.config if checkpoint else _config(source)
     change = write_recipe(config, recipe, dialect=dialect, replace=replace)
     target = Path(output) if output else default_target(called, change, _parent(source, called))
     if checkpoint is None:
@@ -189,12 +189,7 @@ def inspect(model: str | Path, revision: str | None = None) -> Inspection:
         RopepatchError: it cannot be read, or has no rotary position embeddings.
     """
     source = find_source(str(model), revision, config_only=True)
-    if source.is_gguf:
-        from ropepatch.model.gguf import gguf_config
-
-        config = gguf_config(source.folder)
-    else:
-        config, _ = read_config(source.folder)
+    config = _config(source)
     stamp = _stamp(config)
     trained = stamp["trained_length"] if stamp else None
     layout = read_layout({k: v for k, v in config.items() if k != STAMP}, trained)
@@ -241,6 +236,15 @@ def _prove(stage: Path, change: Change, say: Say | None, *, remote_code: bool) -
         change.target_length,
         remote_code=remote_code,
     )
+
+
+def _config(source: Source) -> dict[str, Any]:
+    """The config of a folder, or what transformers makes of a GGUF file."""
+    if source.is_gguf:
+        from ropepatch.model.gguf import gguf_config
+
+        return gguf_config(source.folder)
+    return read_config(source.folder)[0]
 
 
 def _stamp(config: dict[str, Any]) -> dict[str, Any] | None:

@@ -36,7 +36,11 @@ class Work:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._tasks:  # rich prints an empty line for a bar that was never shown
+            self._bar.stop()
 
     def progress(self, name: str, done: int, total: int) -> None:
         """Called by the library while it copies."""
@@ -49,7 +53,7 @@ class Work:
 
     def say(self, sentence: str) -> None:
         """Called by the library when a slow step begins."""
-        self._bar.stop()
+        self._stop()
         if not self._quiet:
             err.print(f"[dim]{escape(sentence)} ...[/dim]")
 
@@ -105,8 +109,8 @@ def methods(rows: Mapping[str, "type[Method]"], *, as_json: bool, detail: bool) 
 def restored(what: "Restored") -> None:
     """What `restore` put back."""
     out.print(
-        f"{escape(str(what.folder))}: {escape(what.method)} taken out again, original values back in "
-        f"{', '.join(what.files)}."
+        f"{escape(str(what.folder))}: {escape(what.method)} taken out again, original values "
+        f"back in {', '.join(what.files)}."
     )
 
 
@@ -118,18 +122,18 @@ def wrote(path: Path, *, as_json: bool) -> None:
 def proof(found: "Proof") -> None:
     """The evidence, one row per schedule."""
     listing = table(
-        "layers", ">pairs changed", ">slowest wave before", ">after", ">attention factor", ">error"
+        "layers", ">changed", ">slowest wave", ">after", ">attention", ">error"
     )
     for s in found.schedules:
-        where = escape(s.label) or "all that turn"
-        state = "" if s.method else "  (untouched)"
+        where = escape(s.label) or "all"
+        state = "" if s.method else " kept"
         listing.add_row(
             f"{where} ({s.layers}){state}",
-            f"{s.changed_pairs} of {s.pairs}",
+            f"{s.changed_pairs}/{s.pairs}",
             tokens(s.slowest_before),
             tokens(s.slowest_after),
             f"{s.attention_factor:.6f}",
-            f"{s.worst_error:.1e}",
+            f"{s.worst_error:.0e}",
         )
     out.print(listing, soft_wrap=False)
     out.print(

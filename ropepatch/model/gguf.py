@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gguf import GGUFReader
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ropepatch.errors import CheckpointError
@@ -26,7 +27,7 @@ def gguf_config(path: Path) -> dict[str, Any]:
     """The config transformers makes of a GGUF file, without its tensors.
 
     Raises:
-        CheckpointError: not GGUF, or an architecture transformers does not read.
+        CheckpointError: not GGUF, an architecture transformers does not read, or scaled.
     """
     _check(path)
     with quiet():
@@ -42,7 +43,7 @@ def dequantised(path: Path, say: Callable[[str], None] | None = None) -> Path:
     """The folder of a GGUF file's model in float32 safetensors; made if it is not there yet.
 
     Raises:
-        CheckpointError: the file cannot be read, or the cache cannot be written.
+        CheckpointError: the file cannot be read or is scaled, or the cache cannot be written.
     """
     _check(path)
     cache = _cache()
@@ -96,6 +97,28 @@ def _check(path: Path) -> None:
         raise CheckpointError(f"{path}: {error.strerror}.") from None
     if magic != _MAGIC:
         raise CheckpointError(f"{path} is not a GGUF file.")
+    try:
+        reader = GGUFReader(path)
+        scaling = _scaling(reader)
+    except Exception as error:  # a parser of somebody else's file; whatever it throws
+        raise _unreadable(path, error) from error
+    if scaling is not None:
+        raise CheckpointError(
+            f"{path} is already scaled ({scaling}), which transformers drops when it reads GGUF; "
+            "use the model's safetensors instead."
+        )
+
+
+def _scaling(reader: GGUFReader) -> str | None:
+    """The scaling a file carries in its metadata or, for llama3 and longrope, as a tensor."""
+    for name, field in reader.fields.items():
+        value = field.contents() if ".rope.scal" in name else None
+        if name.endswith(".rope.scaling.type") and value not in ("", "none"):
+            return f"rope.scaling.type {value}"
+        if name.endswith(".rope.scale_linear") and value != 1:  # as older converters wrote it
+            return f"rope.scale_linear {value}"
+    factors = [t.name for t in reader.tensors if t.name.startswith(("rope_freqs", "rope_factors"))]
+    return factors[0] if factors else None
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:

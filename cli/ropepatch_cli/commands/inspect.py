@@ -34,5 +34,6 @@ def inspect(
     previews = preview(found, chosen, factor)
     inspecting.inspection(found, previews, as_json=as_json)
     if plot is not None:
+        plot = plot if plot.suffix else plot.parent / f"{plot.name}.png"
         drawing.draw_inspection(plot, found, previews)
         render.wrote(plot, as_json=as_json)
