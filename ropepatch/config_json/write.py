@@ -109,6 +109,7 @@ def write_recipe(
     text = _text_in(after, layout.path)
     old_values = {key: copy.deepcopy(text[key]) for key in POSITION_KEYS if key in text}
     _set_lengths(text, layout, methods, blocks)
+    _refuse_side_effects(layout, methods, text["max_position_embeddings"])
     written, dialect_note = _say(text, layout, blocks, dialect)
     after[STAMP] = {
         "version": STAMP_VERSION,
@@ -243,6 +244,17 @@ def _refuse_no_effect(method: Method, schedule: Schedule, target: int) -> None:
             f"{method.name} with these parameters leaves every one of the "
             f"{schedule.geometry.pairs} pairs{where} as it is; nothing would change."
         )
+
+
+def _refuse_side_effects(layout: Layout, methods: Mapping[str, Method], length: int) -> None:
+    """A dynamic schedule counts from `max_position_embeddings`, whoever raises it."""
+    for label, schedule in layout.schedules.items():
+        dynamic = schedule.block["rope_type"] == "dynamic" and label not in methods
+        if dynamic and layout.groups_of(label) and length != layout.configured_length:
+            raise NotExpressibleError(
+                f"the {label} layers are 'dynamic' from {layout.configured_length} tokens on, and "
+                f"max_position_embeddings {length} would move that; use --layers all --replace."
+            )
 
 
 def _set_lengths(
