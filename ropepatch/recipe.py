@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ropepatch.errors import NoEffectError, RecipeError
 from ropepatch.geometry import RotaryGeometry
 from ropepatch.methods.base import LONGEST_LENGTH, Method
@@ -162,6 +160,8 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Flat words, one a line."""
+        import yaml  # here, since most recipes never see a file
+
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
     def bind(self, geometry: RotaryGeometry) -> Method:
@@ -196,16 +196,27 @@ class Recipe:
         return method
 
 
+def read_value(text: str) -> Any:
+    """One value as YAML would read it: 16, true, auto, [1.0, 2.0].
+
+    Raises:
+        RecipeError: not YAML.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        raise RecipeError(f"not YAML: {' '.join(str(error).split())}") from None
+
+
 def load_words(text: str) -> dict[str, Any]:
     """The mapping of a YAML recipe.
 
     Raises:
         RecipeError: not YAML, or not a mapping.
     """
-    try:
-        words = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise RecipeError(f"not YAML: {' '.join(str(error).split())}") from None
+    words = read_value(text)
     if not isinstance(words, dict):
         raise RecipeError("a recipe is a mapping with at least 'method: NAME'.")
     return words

@@ -110,10 +110,8 @@ def recipe_words(
     Raises:
         RecipeError: a file cannot be read, or `--set` is not NAME=VALUE.
     """
-    import yaml
-
     from ropepatch.errors import RecipeError
-    from ropepatch.recipe import read_factors, read_recipe
+    from ropepatch.recipe import read_factors, read_recipe, read_value
 
     words: dict[str, Any] = dict(read_recipe(recipe_file)) if recipe_file else {}
     given = {
@@ -134,8 +132,5 @@ def recipe_words(
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
             raise RecipeError(f"--set {setting}: write NAME=VALUE, as in --set beta_fast=16.")
-        try:
-            words[name.strip().replace("-", "_")] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise RecipeError(f"--set {setting}: cannot read the value.") from None
+        words[name.strip().replace("-", "_")] = read_value(value)
     return words

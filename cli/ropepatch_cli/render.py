@@ -1,13 +1,11 @@
 """What was done, as tables and sentences or as JSON."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from ropepatch_cli.terminal import err, notes, out, print_json, table, tokens
 
@@ -16,56 +14,6 @@ if TYPE_CHECKING:
     from ropepatch.extending import Extension, Verification
     from ropepatch.methods.base import Method
     from ropepatch.model.proof import Proof
-
-
-class Work:
-    """Shows what takes long: a line per slow step, a bar while bytes are copied."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._bar = Progress(
-            TextColumn("copying {task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            console=err,
-            transient=True,
-        )
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        if self._tasks:  # rich prints an empty line for a bar that was never shown
-            self._bar.stop()
-
-    def progress(self, name: str, done: int, total: int) -> None:
-        """Called by the library while it copies."""
-        if self._quiet or not err.is_terminal:
-            return
-        if name not in self._tasks:
-            self._bar.start()
-            self._tasks[name] = self._bar.add_task(escape(name), total=total)
-        self._bar.update(self._tasks[name], completed=done)
-
-    def say(self, sentence: str) -> None:
-        """Called by the library when a slow step begins."""
-        self._stop()
-        if not self._quiet:
-            err.print(f"[dim]{escape(sentence)} ...[/dim]")
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """A spinner on a terminal, nothing elsewhere."""
-    if err.is_terminal:
-        with err.status(what):
-            yield
-    else:
-        yield
 
 
 def methods(rows: Mapping[str, "type[Method]"], *, as_json: bool, detail: bool) -> None:
@@ -121,9 +69,7 @@ def wrote(path: Path, *, as_json: bool) -> None:
 
 def proof(found: "Proof") -> None:
     """The evidence, one row per schedule."""
-    listing = table(
-        "layers", ">changed", ">slowest wave", ">after", ">attention", ">error"
-    )
+    listing = table("layers", ">changed", ">slowest wave", ">after", ">attention", ">error")
     for s in found.schedules:
         where = escape(s.label) or "all"
         state = "" if s.method else " kept"

@@ -77,5 +77,3 @@ def _copy(source: Path, target: Path, progress: Progress | None) -> None:
             done += len(block)
             if progress is not None:
                 progress(source.name, done, total)
-        writer.flush()
-        os.fsync(writer.fileno())

@@ -2,7 +2,7 @@
 
 import datetime
 import math
-import platform
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def make_record(
         "format": FORMAT,
         "ropepatch": __version__,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
+        "python": sys.version.split(maxsplit=1)[0],
         "source": {
             "model": source.name,
             "revision": source.revision,

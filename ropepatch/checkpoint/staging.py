@@ -50,7 +50,7 @@ def staged(target: Path) -> Iterator[Path]:
             _sweep(place.parent)
             with _locked_stage(place) as stage:
                 yield stage
-                _sync(stage)
+                _sync_tree(stage)
                 if place.is_symlink() or place.exists():
                     raise CheckpointError(f"{target} appeared meanwhile; nothing was written.")
                 stage.rename(place)
@@ -65,11 +65,8 @@ def read_text(path: Path) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a new text file and wait until it is on the disk."""
-    with path.open("xb") as stream:
-        stream.write(text.encode("utf-8", "surrogateescape"))
-        stream.flush()
-        os.fsync(stream.fileno())
+    """Write a new text file; `staged` waits for the disk, for all files at once."""
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -134,6 +131,19 @@ def _sweep(parent: Path) -> None:
                 shutil.rmtree(stale, ignore_errors=True)
             finally:
                 os.close(handle)
+
+
+def _sync_tree(folder: Path) -> None:
+    """Wait until every file is on the disk; hard links are there already.
+
+    All are written before the first is waited for, so that one commit of the file system's
+    journal serves them all.
+    """
+    for inside, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            if os.stat(os.path.join(inside, name)).st_nlink == 1:
+                _sync(Path(inside, name))
+        _sync(Path(inside))
 
 
 def _sync(folder: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_read_only_disk(disk: Path, bare: Path) -> None:
 def test_a_folder_we_may_not_write(locked: Path) -> None:
     with (
         pytest.raises(CheckpointError, match=r"Permission denied.*you may write to"),
-        staged(locked.parent / "closed" / "out"),
+        staged(locked / "out"),
     ):
         pytest.fail("entered")
 

@@ -1,9 +1,6 @@
 """Models named by a hub id, against a hub that runs on this machine."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +9,7 @@ from urllib.parse import urlparse
 
 import pytest
 
+from tests.end_to_end.program import Answer, process
 from tests.tiny import make_llama
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -80,32 +78,24 @@ def hub(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
     thread.join()
 
 
-def run(hub: str, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(hub: str, tmp_path: Path, *arguments: str) -> Answer:
     """The command line with its hub here and its cache in the test's folder."""
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": hub,
-        "HF_HOME": str(tmp_path / "cache"),
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_XET": "1",
-        "NO_PROXY": "127.0.0.1",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "ropepatch_cli", *arguments],
-        env=environment,
+    return process(
+        *arguments,
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        HF_ENDPOINT=hub,
+        HF_HOME=str(tmp_path / "cache"),
+        HF_HUB_OFFLINE="0",
+        HF_HUB_DISABLE_XET="1",
+        NO_PROXY="127.0.0.1",
     )
 
 
 def test_inspect_fetches_the_config_alone(hub: tuple[str, list[str]], tmp_path: Path) -> None:
     address, asked = hub
     done = run(address, tmp_path, "inspect", REPO, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["model_type"] == "llama"
+    assert done.code == 0, done.err
+    assert done.json["model_type"] == "llama"
     assert set(asked) == {"config.json"}
 
 
@@ -113,19 +103,20 @@ def test_extend_from_the_cache(hub: tuple[str, list[str]], tmp_path: Path) -> No
     address, asked = hub
     arguments = ["extend", "-m", REPO, "--method", "yarn", "-f", "4", "--no-verify"]
     done = run(address, tmp_path, *arguments, "--revision", "main")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert "model.onnx" not in asked
     (written,) = tmp_path.glob("*-yarn-*")  # beside nobody's cache: in the working directory
     record = json.loads((written / "ropepatch.json").read_text())
     assert record["source"]["model"] == REPO
     assert record["source"]["revision"] == COMMIT
     weights = written / "model.safetensors"
-    assert weights.is_file() and not weights.is_symlink()
+    assert weights.is_file()
+    assert not weights.is_symlink()
     assert weights.read_bytes() == (Hub.folder / "model.safetensors").read_bytes()
 
 
 def test_a_model_the_hub_lacks_is_one_line(hub: tuple[str, list[str]], tmp_path: Path) -> None:
     done = run(hub[0], tmp_path, "inspect", "someone/else")
-    assert done.returncode == 2
-    assert done.stderr.startswith("ropepatch: someone/else")
-    assert done.stderr.count("\n") == 1
+    assert done.code == 2
+    assert done.err.startswith("ropepatch: someone/else")
+    assert done.err.count("\n") == 1

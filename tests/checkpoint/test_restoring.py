@@ -13,10 +13,9 @@ from ropepatch import Recipe, extend, inspect, restore, verify
 from ropepatch.config_json.write import POSITION_KEYS
 from ropepatch.errors import CheckpointError, ConfigError, RecipeError, RopepatchError
 from tests import tiny
+from tests.checkpoint.extending import RECORD, YARN, extended
 from tests.tiny import TRAINED, read_json, tree, write_json
 
-YARN = Recipe.named("yarn", factor=4)
-RECORD = "ropepatch.json"
 CONFIGS = {
     "v4": tiny.V4,
     "v5": tiny.V5,
@@ -35,10 +34,6 @@ CONFIGS = {
         "max_position_embeddings": 2 * TRAINED,
     },
 }
-
-
-def extended(folder: Path, name: str = "out", recipe: Recipe = YARN, **words: Any) -> Path:
-    return extend(folder, recipe, folder.parent / name, verify=False, **words).target
 
 
 def refusal(folder: Path) -> str:

@@ -55,6 +55,7 @@ def extend(
     """Write a checkpoint that works at a longer context, and prove it."""
     from ropepatch.extending import extend as extend_model
     from ropepatch_cli import render
+    from ropepatch_cli.working import Work
 
     words = recipe_words(
         recipe_file=recipe,
@@ -69,7 +70,7 @@ def extend(
     )
     model = model or str(words.get("model") or "")
     chosen = _checked(words, model, dialect)
-    with render.Work(quiet=as_json) as work:
+    with Work(quiet=as_json) as work:
         done = extend_model(
             model,
             chosen,

@@ -21,7 +21,8 @@ def verify(
     """Read a checkpoint back through transformers and compare with the method's own numbers."""
     from ropepatch.extending import verify as verify_folder
     from ropepatch_cli import render
+    from ropepatch_cli.working import waiting
 
-    with render.waiting("reading through transformers"):
+    with waiting("reading through transformers"):
         found = verify_folder(folder, logits=logits, remote_code=remote_code)
     render.verification(folder, found, as_json=as_json)
