@@ -1,5 +1,6 @@
 """The Typer app: the table of commands and the one place where errors become words."""
 
+import gc
 import io
 import os
 import sys
@@ -48,6 +49,7 @@ def main() -> None:
     from ropepatch.errors import RopepatchError
 
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # Typer's; they cost 30 ms
+    gc.set_threshold(50_000, 20, 20)  # importing allocates much and frees nothing
     if isinstance(sys.stdout, io.TextIOWrapper):  # what the terminal cannot show becomes "?"
         sys.stdout.reconfigure(errors="replace")
     try:

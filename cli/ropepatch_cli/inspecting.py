@@ -4,12 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rich.markup import escape
-
 from ropepatch.config_json.layout import Layout, Schedule
 from ropepatch.extending import Inspection, Preview
 from ropepatch_cli.difference import config_difference
-from ropepatch_cli.terminal import notes, out, print_json, table, tokens
+from ropepatch_cli.terminal import Listing, bold, difference, dim, line, notes, print_json, tokens
 
 
 def inspection(found: Inspection, previews: Mapping[str, Preview], *, as_json: bool) -> None:
@@ -24,26 +22,24 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
     """Tables: lengths, schedules, layers, and what `extend` would do."""
     layout = found.layout
     sure = "" if layout.trained_length_known else " (a guess, see note)"
-    out.print(
-        f"[bold]{escape(found.source.name)}[/bold]  {escape(layout.family.model_type)}, "
+    line(
+        f"{bold(found.source.name)}  {layout.family.model_type}, "
         f"{layout.dialect} config, {layout.layer_count} layers"
     )
-    out.print(
-        f"trained length {layout.trained_length:,}{sure}, configured {layout.configured_length:,}"
-    )
+    line(f"trained length {layout.trained_length:,}{sure}, configured {layout.configured_length:,}")
     if found.stamp is not None:
-        method = escape(str(found.stamp["recipe"].get("method")))
-        out.print(
+        method = found.stamp["recipe"].get("method")
+        line(
             f"extended by ropepatch: {method}, {tokens(found.stamp.get('trained_length'))} → "
             f"{tokens(found.stamp.get('target_length'))} tokens"
         )
-    schedules = table(
+    schedules = Listing(
         "schedule", "in force", ">θ", ">head", ">rotated", ">slowest wave", ">incomplete"
     )
     for label, schedule in layout.schedules.items():
         row = _schedule_words(schedule, layout)
-        schedules.add_row(
-            escape(label) or "all layers",
+        schedules.add(
+            label or "all layers",
             _in_force(schedule),
             f"{schedule.geometry.theta:g}",
             str(schedule.geometry.head_dim),
@@ -51,17 +47,17 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
             tokens(row["slowest_wavelength"]),
             f"{row['incomplete_pairs']} of {row['pairs']}",
         )
-    out.print(schedules, soft_wrap=False)
-    out.print("[dim]incomplete: pairs that never complete a turn in the trained length[/dim]")
-    layers = table("layer type", ">layers", "turns", ">window")
+    schedules.show()
+    line(dim("incomplete: pairs that never complete a turn in the trained length"))
+    layers = Listing("layer type", ">layers", "turns", ">window")
     for group in layout.groups:
-        layers.add_row(
-            escape(group.layer_type),
+        layers.add(
+            group.layer_type,
             str(len(group.layers)),
             "by RoPE" if group.rotates else "no",
             tokens(group.window) if group.window else "global" if group.attends else "no attention",
         )
-    out.print(layers, soft_wrap=False)
+    layers.show()
     notes(layout.notes)
     for name, preview in previews.items():
         _show_preview(name, preview)
@@ -131,19 +127,15 @@ def _in_force(schedule: Schedule) -> str:
 
 def _show_preview(name: str, preview: Preview) -> None:
     if preview.change is None:
-        out.print(
-            f"\n[bold]extend --method {name}[/bold] is refused: {escape(preview.refusal or '')}"
-        )
+        line(f"\n{bold(f'extend --method {name}')} is refused: {preview.refusal}")
         return
     change = preview.change
     replacing = " --replace" if change.layout.scaled else ""
-    out.print(
-        f"\n[bold]extend --method {name}{replacing}[/bold]: {change.layout.trained_length:,} → "
+    line(
+        f"\n{bold(f'extend --method {name}{replacing}')}: {change.layout.trained_length:,} → "
         f"{change.target_length:,} tokens"
     )
-    for line in config_difference(change.before, change.after):
-        colour = {"-": "red", "+": "green"}.get(line[:1], "dim")
-        out.print(f"  [{colour}]{escape(line)}[/{colour}]")
+    difference(config_difference(change.before, change.after), indent="  ")
     notes(change.advice)
 
 

@@ -5,9 +5,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
-from ropepatch_cli.terminal import err, notes, out, print_json, table, tokens
+from ropepatch_cli.terminal import (
+    Listing,
+    bold,
+    coloured,
+    difference,
+    line,
+    notes,
+    print_json,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from ropepatch.checkpoint.restore import Restored
@@ -33,47 +40,45 @@ def methods(rows: Mapping[str, "type[Method]"], *, as_json: bool, detail: bool) 
             }
         )
         return
-    listing = table("method", "use when", "price at short length", "rope_type")
+    listing = Listing("method", "use when", "price at short length", "rope_type")
     for name, cls in rows.items():
-        listing.add_row(
-            f"[bold]{name}[/bold]", cls.use_when, cls.short_price, cls.rope_type or "none"
-        )
+        listing.add(name, cls.use_when, cls.short_price, cls.rope_type or "none")
     if not detail:
-        out.print(listing, soft_wrap=False)
+        listing.show()
         return
     for name, cls in rows.items():
-        out.print(f"[bold]{name}[/bold]  {cls.title}\n")
-        out.print(f"  source       {cls.source}")
-        out.print(f"  use when     {cls.use_when}")
-        out.print(f"  short price  {cls.short_price}")
-        out.print(f"  rope_type    {cls.rope_type or 'none: live models only'}")
+        line(f"{bold(name)}  {cls.title}\n")
+        line(f"  source       {cls.source}")
+        line(f"  use when     {cls.use_when}")
+        line(f"  short price  {cls.short_price}")
+        line(f"  rope_type    {cls.rope_type or 'none: live models only'}")
         defaults = [
             f.name if f.default is f.default_factory else f"{f.name} (default {f.default})"
             for f in fields(cls)
         ]
-        out.print(f"  parameters   {', '.join(defaults)}")
+        line(f"  parameters   {', '.join(defaults)}")
 
 
 def restored(what: "Restored") -> None:
     """What `restore` put back."""
-    out.print(
-        f"{escape(str(what.folder))}: {escape(what.method)} taken out again, original values "
+    line(
+        f"{what.folder}: {what.method} taken out again, original values "
         f"back in {', '.join(what.files)}."
     )
 
 
 def wrote(path: Path, *, as_json: bool) -> None:
     """A picture was written."""
-    (err if as_json else out).print(f"picture: {escape(str(path))}")
+    line(f"picture: {path}", err=as_json)
 
 
 def proof(found: "Proof") -> None:
     """The evidence, one row per schedule."""
-    listing = table("layers", ">changed", ">slowest wave", ">after", ">attention", ">error")
+    listing = Listing("layers", ">changed", ">slowest wave", ">after", ">attention", ">error")
     for s in found.schedules:
-        where = escape(s.label) or "all"
+        where = s.label or "all"
         state = "" if s.method else " kept"
-        listing.add_row(
+        listing.add(
             f"{where} ({s.layers}){state}",
             f"{s.changed_pairs}/{s.pairs}",
             tokens(s.slowest_before),
@@ -81,14 +86,14 @@ def proof(found: "Proof") -> None:
             f"{s.attention_factor:.6f}",
             f"{s.worst_error:.0e}",
         )
-    out.print(listing, soft_wrap=False)
-    out.print(
-        f"[green]verified[/green] in {found.model_class} at {found.length:,} tokens: transformers' "
-        f"frequencies equal the method's; applied to {found.layers_changed} of "
+    listing.show()
+    line(
+        f"{coloured('verified', 'green')} in {found.model_class} at {found.length:,} tokens: "
+        f"transformers' frequencies equal the method's; applied to {found.layers_changed} of "
         f"{found.layer_count} layers."
     )
     if found.softmax_scale_ratio != 1:
-        out.print(f"softmax scale × {found.softmax_scale_ratio:.6f} (mscale_all_dim squared).")
+        line(f"softmax scale × {found.softmax_scale_ratio:.6f} (mscale_all_dim squared).")
 
 
 def verification(folder: Path, found: "Verification", *, as_json: bool) -> None:
@@ -105,7 +110,7 @@ def verification(folder: Path, found: "Verification", *, as_json: bool) -> None:
         return
     proof(found.proof)
     if found.logits is not None:
-        out.print(
+        line(
             f"logits with against without: largest change {found.logits.short:.4g} within 64 "
             f"tokens, {found.logits.long:.4g} across {found.logits.long_length:,}."
         )
@@ -122,23 +127,21 @@ def extension(done: "Extension", *, as_json: bool) -> None:
     lengths = f"{change.layout.trained_length:,} → {change.target_length:,} tokens"
     title = f"{change.recipe.method}: {lengths} ({change.dialect} config)"
     if done.written is None:
-        out.print(f"[bold]{title}[/bold], dry run; would write {escape(str(done.target))}")
-        for line in config_difference(change.before, change.after):
-            colour = {"-": "red", "+": "green"}.get(line[:1], "dim")
-            out.print(f"[{colour}]{escape(line)}[/{colour}]")
+        line(f"{bold(title)}, dry run; would write {done.target}")
+        difference(config_difference(change.before, change.after))
         notes(change.advice)
         return
-    out.print(f"[bold]{title}[/bold]")
+    line(bold(title))
     if done.proof is not None:
         proof(done.proof)
     else:
-        out.print("not verified (--no-verify); `ropepatch verify` does it later.")
+        line("not verified (--no-verify); `ropepatch verify` does it later.")
     ways = sorted(set(done.written.carried.values()))
-    out.print(f"weights: {len(done.written.carried)} by {' and '.join(ways)}")
+    line(f"weights: {len(done.written.carried)} by {' and '.join(ways)}")
     if done.written.left_behind:
-        out.print(f"left behind: {escape(', '.join(done.written.left_behind))}")
+        line(f"left behind: {', '.join(done.written.left_behind)}")
     notes((*done.written.notes, *change.advice))
-    out.print(f"written: [bold]{escape(str(done.target))}[/bold]")
+    line(f"written: {bold(str(done.target))}")
 
 
 def _extension_words(done: "Extension") -> dict[str, Any]:

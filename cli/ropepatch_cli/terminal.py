@@ -1,28 +1,47 @@
-"""The terminal: two consoles and the few shapes every rendering is made of."""
+"""The terminal: lines, notes, JSON and tables; rich is loaded when the first table is shown."""
 
 import json
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import typer
 
-out = Console(highlight=False, soft_wrap=True, emoji=False)  # a path may hold :dog:
-err = Console(stderr=True, highlight=False, emoji=False)
+
+def line(text: str, *, err: bool = False) -> None:
+    """One line on stdout or stderr; styles are dropped where nobody sees them."""
+    typer.echo(text, err=err)
+
+
+def bold(text: str) -> str:
+    """For what a line is about."""
+    return typer.style(text, bold=True)
+
+
+def dim(text: str) -> str:
+    """For what may be skipped."""
+    return typer.style(text, dim=True)
+
+
+def coloured(text: str, colour: str) -> str:
+    """In one of the terminal's own colours."""
+    return typer.style(text, fg=colour)
+
+
+def difference(lines: list[str], indent: str = "") -> None:
+    """A difference line by line: what goes red, what comes green."""
+    for text in lines:
+        colour = {"-": "red", "+": "green"}.get(text[:1])
+        line(indent + (coloured(text, colour) if colour else dim(text)))
+
+
+def notes(lines: tuple[str, ...]) -> None:
+    """Things to know, one a line."""
+    for text in lines:
+        line(f"{coloured('note:', 'yellow')} {text}")
 
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    out.print(json.dumps(value, indent=2, ensure_ascii=False), markup=False)
-
-
-def table(*columns: str, title: str | None = None) -> Table:
-    """A plain table; a column whose name begins with ">" is set to the right."""
-    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left")
-    return table
+    line(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def tokens(value: float | None) -> str:
@@ -30,7 +49,27 @@ def tokens(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def notes(lines: tuple[str, ...]) -> None:
-    """Things to know, one a line."""
-    for line in lines:
-        out.print(f"[yellow]note:[/yellow] {escape(line)}")
+class Listing:
+    """A plain table; a column whose name begins with ">" is set to the right."""
+
+    def __init__(self, *columns: str) -> None:
+        self._columns = columns
+        self._rows: list[tuple[str, ...]] = []
+
+    def add(self, *cells: str) -> None:
+        """One more row, a cell per column."""
+        self._rows.append(cells)
+
+    def show(self) -> None:
+        """Print it, as wide as the terminal allows."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(header_style="bold", box=None, pad_edge=False)
+        for column in self._columns:
+            right = column.startswith(">")
+            table.add_column(column.lstrip(">"), justify="right" if right else "left")
+        for cells in self._rows:
+            table.add_row(*(Text(cell) for cell in cells))  # names are not markup
+        Console(highlight=False).print(table)

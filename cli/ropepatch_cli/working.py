@@ -1,12 +1,11 @@
 """What is shown while something takes long: a sentence, a spinner, a bar."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from rich.markup import escape
-
-from ropepatch_cli.terminal import err
+from ropepatch_cli.terminal import dim, line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -34,34 +33,39 @@ class Work:
 
     def progress(self, name: str, done: int, total: int) -> None:
         """Called by the library while it copies."""
-        if self._quiet or not err.is_terminal:
+        if self._quiet or not sys.stderr.isatty():
             return
         if self._bar is None:
             self._bar = _copying()
             self._bar.start()
         if name not in self._tasks:
-            self._tasks[name] = self._bar.add_task(escape(name), total=total)
+            self._tasks[name] = self._bar.add_task(name, total=total)
         self._bar.update(self._tasks[name], completed=done)
 
     def say(self, sentence: str) -> None:
         """Called by the library when a slow step begins."""
         self._stop()
         if not self._quiet:
-            err.print(f"[dim]{escape(sentence)} ...[/dim]")
+            line(dim(f"{sentence} ..."), err=True)
 
 
 def _copying() -> "Progress":
+    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    columns = (TextColumn("copying {task.description}"), BarColumn(), DownloadColumn())
-    return Progress(*columns, console=err, transient=True)
+    name = TextColumn("copying {task.description}", markup=False)
+    return Progress(
+        name, BarColumn(), DownloadColumn(), console=Console(stderr=True), transient=True
+    )
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     """A spinner on a terminal, nothing elsewhere."""
-    if err.is_terminal:
-        with err.status(what):
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(what):
             yield
     else:
         yield

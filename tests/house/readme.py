@@ -12,7 +12,10 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 
 def methods_table(methods: Mapping[str, type[Method]]) -> str:
     """One row a method, in the order of the table."""
-    rows = ["| method | use when | price at short length | written as | source |", "|---|---|---|---|---|"]
+    rows = [
+        "| method | use when | price at short length | written as | source |",
+        "|---|---|---|---|---|",
+    ]
     for name, cls in methods.items():
         written = f"`{cls.rope_type}`" if cls.rope_type else "refused on disk"
         rows.append(f"| `{name}` | {cls.use_when} | {cls.short_price} | {written} | {cls.source} |")
