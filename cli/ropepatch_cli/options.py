@@ -132,5 +132,8 @@ def recipe_words(
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
             raise RecipeError(f"--set {setting}: write NAME=VALUE, as in --set beta_fast=16.")
-        words[name.strip().replace("-", "_")] = read_value(value)
+        try:
+            words[name.strip().replace("-", "_")] = read_value(value)
+        except RecipeError:
+            raise RecipeError(f"--set {setting}: cannot read the value.") from None
     return words
