@@ -93,6 +93,12 @@ def write_checkpoint(
     if checkpoint.pickled:
         notes.append("the weights are pickled .bin files: carried unopened, never loaded here.")
     sidecars = _sidecars(checkpoint, change, undone)
+    tokenizer = sidecars.get("tokenizer_config.json")
+    if tokenizer is not None and '"auto_map"' in tokenizer.text and not remote_code:
+        notes.append(
+            "its tokenizer asks for Python code of its own (auto_map), which was left out; "
+            "--trust-remote-code carries it."
+        )
     before = {name: s.before for name, s in sidecars.items() if s.after}
     before |= {"config.json": dropped} if dropped else {}
     after = {name: s.after for name, s in sidecars.items() if s.after}

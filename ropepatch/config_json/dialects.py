@@ -112,6 +112,12 @@ def _legacy(
                 f"transformers 4 knows no attention_factor for '{family.model_type}'; use "
                 "--dialect v5."
             )
+        reach = block["factor"] * block["original_max_position_embeddings"]
+        if reach != round(reach):  # its factor would be read off the two lengths
+            raise NotExpressibleError(
+                f"transformers 4 reads the factor of '{family.model_type}' as a ratio of whole "
+                f"lengths, and {block['factor']:g} is none; use --to, or --dialect v5."
+            )
         block = {k: block[k] for k in ("short_factor", "long_factor")}
         words["rope_scaling"] = {"type": rope_type, **block}
     else:

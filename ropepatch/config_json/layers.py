@@ -132,7 +132,9 @@ def _layer_types(text: Mapping[str, Any], family: Family, turns: list[bool]) -> 
     """Per layer, its type as transformers would fill it in."""
     count = len(turns)
     given = text.get("layer_types") or text.get(family.aliases.get("layer_types", "layer_types"))
-    if isinstance(given, list) and all(isinstance(word, str) for word in given):
+    if isinstance(given, list):
+        if not all(isinstance(word, str) for word in given):
+            raise ConfigError("layer_types in config.json must be a list of words.")
         words: list[str] = given
         return [_RENAMED.get(word, word) for word in words]
     window = sliding_window(text, family)

@@ -152,7 +152,8 @@ def _trained(
 def _geometry(block: Block, head_dim: int, family: Family, trained: int) -> RotaryGeometry:
     partial = block.get("partial_rotary_factor")
     stopping = block["rope_type"] == "proportional"
-    partial = 1.0 if partial is None or (family.is_mla and not stopping) else float(partial)
+    own_width = family.is_mla and not family.honours_partial and not stopping
+    partial = 1.0 if partial is None or own_width else float(partial)
     if stopping:
         turning = int(partial * head_dim // 2)
         return RotaryGeometry(
