@@ -76,29 +76,14 @@ def write_checkpoint(
         ConfigError: a JSON file beside config.json is damaged.
     """
     check_target(target, checkpoint.path)
-    notes = []
     config = dict(change.after)
     history = earlier_records(checkpoint.path)
     undone = history[-1].get("before", {}) if history and STAMP in checkpoint.config else {}
     code = checkpoint.code if remote_code else ()
     dropped = dict(undone.get("config.json", {}))
-    if "auto_map" in config and not remote_code:
-        if not change.layout.family.known:
-            raise CheckpointError(
-                f"'{change.layout.family.model_type}' needs the checkpoint's own Python code; "
-                "read it, then pass --trust-remote-code to carry it."
-            )
-        dropped["auto_map"] = config.pop("auto_map")
-        notes.append("its own code (auto_map) was left out; transformers has this model type.")
-    if checkpoint.pickled:
-        notes.append("the weights are pickled .bin files: carried unopened, never loaded here.")
+    if not remote_code:
+        dropped |= _without_code(config, change)
     sidecars = _sidecars(checkpoint, change, undone)
-    tokenizer = sidecars.get("tokenizer_config.json")
-    if tokenizer is not None and '"auto_map"' in tokenizer.text and not remote_code:
-        notes.append(
-            "its tokenizer asks for Python code of its own (auto_map), which was left out; "
-            "--trust-remote-code carries it."
-        )
     before = {name: s.before for name, s in sidecars.items() if s.after}
     before |= {"config.json": dropped} if dropped else {}
     after = {name: s.after for name, s in sidecars.items() if s.after}
@@ -129,7 +114,41 @@ def write_checkpoint(
         )
         write_file(stage / RECORD, to_text(record))
     behind = (*checkpoint.left_behind, *(c for c in checkpoint.code if c not in code))
-    return Written(target, carried, after, behind, tuple(notes))
+    notes = _notes(checkpoint, sidecars, dropped, remote_code=remote_code)
+    return Written(target, carried, after, behind, notes)
+
+
+def _without_code(config: dict[str, Any], change: Change) -> dict[str, Any]:
+    """Take out of a config what points to Python code, in place, and return it."""
+    if "auto_map" not in config:
+        return {}
+    if not change.layout.family.known:
+        raise CheckpointError(
+            f"'{change.layout.family.model_type}' needs the checkpoint's own Python code; "
+            "read it, then pass --trust-remote-code to carry it."
+        )
+    return {"auto_map": config.pop("auto_map")}
+
+
+def _notes(
+    checkpoint: Checkpoint,
+    sidecars: Mapping[str, "_Sidecar"],
+    dropped: Mapping[str, Any],
+    *,
+    remote_code: bool,
+) -> tuple[str, ...]:
+    notes = []
+    if "auto_map" in dropped and not remote_code:
+        notes.append("its own code (auto_map) was left out; transformers has this model type.")
+    tokenizer = sidecars.get("tokenizer_config.json")
+    if tokenizer is not None and '"auto_map"' in tokenizer.text and not remote_code:
+        notes.append(
+            "its tokenizer asks for Python code of its own (auto_map), which was left out; "
+            "--trust-remote-code carries it."
+        )
+    if checkpoint.pickled:
+        notes.append("the weights are pickled .bin files: carried unopened, never loaded here.")
+    return tuple(notes)
 
 
 @dataclass(frozen=True)
