@@ -11,7 +11,7 @@
 #   ROPEPATCH_CACHE   where models go (default: $XDG_CACHE_HOME/ropepatch, ~/.cache/ropepatch)
 #
 # The model is SmolLM2-135M-Instruct: 89 MB to download, 0.7 GB in the cache. After the download it
-# takes 2 minutes on two idle cores, 5 on busy ones; --full adds 4, --gemma GEMMATIME.
+# takes 2 minutes on two idle cores, 5 on busy ones; --full adds 4, --gemma 2.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

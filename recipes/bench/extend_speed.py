@@ -35,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 _CLI = (sys.executable, "-m", "ropepatch_cli")
+_ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+"""Both sides run as installed packages do, with their bytecode kept."""
 _YARN = ("--method", "yarn", "--factor", "4")
 
 _USUAL_WAY = """
@@ -117,7 +119,11 @@ def _run(command: Command, scratch: Path, into: Measured) -> None:
     with (scratch / "log").open("w+") as log:
         started = time.perf_counter()
         child = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_ENVIRONMENT,
         )
         _, status, usage = os.wait4(child.pid, 0)
         into.seconds.append(time.perf_counter() - started)
