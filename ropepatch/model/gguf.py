@@ -51,7 +51,7 @@ def dequantised(path: Path, say: Callable[[str], None] | None = None) -> Path:
     if (folder / "config.json").is_file():
         return folder
     if say is not None:
-        say(f"dequantising {path.name} to safetensors, once")
+        say(f"dequantising {path.name} to safetensors, once, in {folder}")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         stage = Path(tempfile.mkdtemp(prefix=".stage-", dir=cache))
@@ -61,6 +61,7 @@ def dequantised(path: Path, say: Callable[[str], None] | None = None) -> Path:
         ) from None
     try:
         _save(path, stage)
+        _open_up(stage)
         stage.rename(folder)
     except OSError as error:
         if not (folder / "config.json").is_file():  # another run may have been faster
@@ -87,6 +88,15 @@ def _save(path: Path, stage: Path) -> None:
             del model.config.quantization_config
         model.save_pretrained(stage)
         tokenizer.save_pretrained(stage)
+
+
+def _open_up(stage: Path) -> None:
+    """The usual modes: temporary folders and safetensors' files are for their owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in stage.iterdir():
+        file.chmod(0o666 & ~mask)
+    stage.chmod(0o777 & ~mask)
 
 
 def _check(path: Path) -> None:
