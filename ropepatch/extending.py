@@ -16,6 +16,7 @@ from ropepatch.checkpoint.source import Source, find_source
 from ropepatch.checkpoint.staging import check_target
 from ropepatch.checkpoint.write import Written, default_target, write_checkpoint
 from ropepatch.config_json.layout import Layout, read_layout
+from ropepatch.config_json.paths import text_part
 from ropepatch.config_json.write import (
     STAMP,
     AskedDialect,
@@ -166,6 +167,7 @@ def verify(folder: str | Path, *, logits: bool = False, remote_code: bool = Fals
         recipe = Recipe.from_dict(config[STAMP].get("recipe"))
         change = write_recipe(before, recipe, replace=True)
         layout, methods, length = change.layout, dict(change.methods), change.target_length
+        _check_length(config, change)
     else:
         before, layout = _unscaled(config)
         methods = {k: s.method for k, s in read_layout(config).schedules.items() if s.method}
@@ -247,6 +249,18 @@ def _config(source: Source) -> dict[str, Any]:
     return read_config(source.folder)[0]
 
 
+def _check_length(config: dict[str, Any], change: Change) -> None:
+    """Refuse a length field that somebody has changed since."""
+    key = "max_position_embeddings"
+    found = text_part(config, change.layout.path).get(key)
+    want = text_part(change.after, change.layout.path)[key]
+    if found != want:
+        raise VerificationError(
+            f"{key} is {found}, but {change.recipe.method} needs {want} there; write it back, or "
+            "extend again."
+        )
+
+
 def _stamp(config: dict[str, Any]) -> dict[str, Any] | None:
     """What we wrote into a config, if anything; refused if it is damaged."""
     if STAMP not in config:
@@ -263,7 +277,7 @@ def _stamp(config: dict[str, Any]) -> dict[str, Any] | None:
 
 def _parent(source: Source, called: Path) -> Path | None:
     """Beside the model; for one from the hub's cache, the working directory."""
-    return Path.cwd() if source.revision is not None else called.resolve().parent
+    return Path.cwd() if source.revision is not None else called.absolute().parent
 
 
 def _dequantised(source: Source, say: Say | None) -> Source:

@@ -254,7 +254,7 @@ def read_factors(path: Path) -> dict[str, Any]:
         raise RecipeError(
             f"{path} has no long_factor; it needs that list, and may have short_factor."
         )
-    return {k: words[k] for k in ("long_factor", "short_factor") if k in words}
+    return {k: words[k] for k in ("long_factor", "short_factor", "attention_factor") if k in words}
 
 
 def _length_faults(recipe: Recipe, cls: type[Method]) -> list[str]:

@@ -60,7 +60,7 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
     layers.show()
     notes(layout.notes)
     for name, preview in previews.items():
-        _show_preview(name, preview)
+        _show_preview(name, preview, found)
 
 
 def words(found: Inspection, previews: Mapping[str, Preview]) -> dict[str, Any]:
@@ -125,17 +125,17 @@ def _in_force(schedule: Schedule) -> str:
     return f"{schedule.method.name} ×{schedule.method.factor:g}"
 
 
-def _show_preview(name: str, preview: Preview) -> None:
+def _show_preview(name: str, preview: Preview, found: Inspection) -> None:
     if preview.change is None:
         line(f"\n{bold(f'extend --method {name}')} is refused: {preview.refusal}")
         return
     change = preview.change
-    replacing = " --replace" if change.layout.scaled else ""
+    replacing = " --replace" if change.layout.scaled or found.stamp is not None else ""
     line(
         f"\n{bold(f'extend --method {name}{replacing}')}: {change.layout.trained_length:,} → "
         f"{change.target_length:,} tokens"
     )
-    difference(config_difference(change.before, change.after), indent="  ")
+    difference(config_difference(found.config, change.after), indent="  ")
     notes(change.advice)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from ropepatch._version import __version__
 from ropepatch.checkpoint.folder import Checkpoint, read_json
 from ropepatch.checkpoint.source import Source
-from ropepatch.config_json.write import Change
+from ropepatch.config_json.paths import text_part
+from ropepatch.config_json.write import POSITION_KEYS, Change
 from ropepatch.errors import CheckpointError, ConfigError
 
 RECORD = "ropepatch.json"
@@ -66,6 +67,10 @@ def make_record(
             "target": change.target_length,
         },
         "dialect": change.dialect,
+        "config": {
+            "before": _positions(change, change.before),
+            "after": _positions(change, change.after),
+        },
         "schedules": {label or "*": _schedule(change, label) for label in change.methods},
         "before": {name: dict(values) for name, values in before.items()},
         "after": {name: dict(values) for name, values in after.items()},
@@ -112,6 +117,12 @@ def earlier_records(folder: Path) -> list[dict[str, Any]]:
         return []
     earlier = record.pop("history", [])
     return [*(earlier if isinstance(earlier, list) else []), record]
+
+
+def _positions(change: Change, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a config that speak of positions."""
+    text = text_part(config, change.layout.path)
+    return {key: text[key] for key in POSITION_KEYS if key in text}
 
 
 def _schedule(change: Change, label: str) -> dict[str, Any]:

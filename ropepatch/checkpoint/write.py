@@ -42,8 +42,8 @@ def default_target(source: Path, change: Change, parent: Path | None = None) -> 
     """A clear name beside the model: `NAME-yarn-64k`."""
     length = change.target_length
     size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
-    stem = re.sub(r"[^\w.-]", "-", source.resolve().name.removesuffix(".gguf")) or "model"
-    return (parent or source.resolve().parent) / f"{stem}-{change.recipe.method}-{size}"
+    stem = re.sub(r"[^\w.-]", "-", source.absolute().name.removesuffix(".gguf")) or "model"
+    return (parent or source.absolute().parent) / f"{stem}-{change.recipe.method}-{size}"
 
 
 def write_checkpoint(

@@ -34,10 +34,11 @@ def advise(layout: Layout, methods: Mapping[str, Method], target: int) -> tuple[
                 f"tokens (sliding_window), so {target} tokens are never seen at once."
             )
         notes += method.advice(layout.schedules[label].geometry)
-        if method.rope_type in ("linear", "dynamic"):
+        geometry = layout.schedules[label].geometry
+        if method.rope_parameters(geometry)["rope_type"] == "linear":
             notes.append(
-                f"vLLM multiplies the length by the factor again for '{method.rope_type}': start "
-                f"it with --max-model-len {target}."
+                "vLLM multiplies the length by the factor again for 'linear': start it with "
+                f"--max-model-len {target}."
             )
     if layout.family.row.softmax_mscale and "yarn" in {m.name for m in methods.values()}:
         notes.append(

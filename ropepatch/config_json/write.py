@@ -95,6 +95,7 @@ def write_recipe(
             "write another recipe from the trained length, or restore the original first."
         )
     before = erase_recipe(config) if STAMP in config else copy.deepcopy(dict(config))
+    recipe = _same_trained_length(recipe, config)
     layout = read_layout(before, recipe.trained_length)
     labels = choose_labels(layout, recipe.layers)
     schedules = [layout.schedules[label] for label in labels]
@@ -158,6 +159,16 @@ def erase_recipe(config: Mapping[str, Any]) -> Config:
         text.pop(key, None)
     text.update(copy.deepcopy(dict(stamp["before"])))
     return restored
+
+
+def _same_trained_length(recipe: Recipe, config: Mapping[str, Any]) -> Recipe:
+    """The recipe, with the trained length that an earlier one of ours was told."""
+    stamp = config.get(STAMP)
+    was = stamp.get("recipe") if isinstance(stamp, Mapping) else None
+    told = was.get("trained_length") if isinstance(was, Mapping) else None
+    if told is None or recipe.trained_length is not None:
+        return recipe
+    return Recipe.from_dict({**recipe.to_dict(), "trained_length": told})
 
 
 def _say(

@@ -65,5 +65,6 @@ class DynamicNtk(Method):
         return (
             "dynamic-ntk in stock transformers is inexact with a KV cache beyond the trained "
             "length (cached keys keep old angles) and remembers earlier inputs; vLLM's 'dynamic' "
-            "is another, static method. Prefer yarn for generation.",
+            "is another, static method that ends at max_position_embeddings times ntk_factor. "
+            "Prefer yarn for generation and for vLLM.",
         )
