@@ -172,6 +172,7 @@ def verify(folder: str | Path, *, logits: bool = False, remote_code: bool = Fals
         before, layout = _unscaled(config)
         methods = {k: s.method for k, s in read_layout(config).schedules.items() if s.method}
         length = max(layout.configured_length, layout.trained_length + 1)
+        methods = {label: m for label, m in methods.items() if not m.idle or m.length_dependent}
         if not methods:
             raise ConfigError(
                 f"{path} is not scaled: plain RoPE, trained on {layout.trained_length} tokens; "

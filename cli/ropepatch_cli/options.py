@@ -93,6 +93,9 @@ Verify = Annotated[
 ]
 
 
+_OWN_OPTIONS = ("method", "factor", "to", "layers", "trained_length", "model", "note")
+
+
 def recipe_words(
     *,
     recipe_file: Path | None,
@@ -132,6 +135,8 @@ def recipe_words(
         name, equals, value = setting.partition("=")
         if not equals or not name.strip():
             raise RecipeError(f"--set {setting}: write NAME=VALUE, as in --set beta_fast=16.")
+        if name.strip().replace("-", "_") in _OWN_OPTIONS:
+            raise RecipeError(f"--set {setting}: {name.strip()} has an option of its own; use it.")
         try:
             words[name.strip().replace("-", "_")] = read_value(value)
         except RecipeError:

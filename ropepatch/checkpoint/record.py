@@ -89,7 +89,12 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     """
     if not (folder / RECORD).is_file():
         return None
-    record, _ = read_json(folder / RECORD)
+    try:
+        record, _ = read_json(folder / RECORD)
+    except ConfigError:
+        raise ConfigError(
+            f"{folder / RECORD} is damaged; remove it, config.json can be restored without it."
+        ) from None
     if not isinstance(record.get("format"), int) or record["format"] > FORMAT:
         raise CheckpointError(
             f"{folder / RECORD} was written by a newer ropepatch "
