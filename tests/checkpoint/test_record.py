@@ -80,7 +80,9 @@ def test_record_of_a_second_extension_remembers_the_first(bare: Path) -> None:
 def test_a_damaged_record_is_refused_before_anything_is_written(bare: Path) -> None:
     first = extended(bare, "first")
     (first / RECORD).write_text("{", encoding="utf-8")
-    assert "ropepatch.json is damaged; remove it" in refusal(first, bare.parent / "second", replace=True)
+    assert "ropepatch.json is damaged; remove it" in refusal(
+        first, bare.parent / "second", replace=True
+    )
 
 
 def test_already_extended(bare: Path) -> None:
