@@ -122,9 +122,9 @@ def extend(
     config = checkpoint.config if checkpoint else _config(source)
     change = write_recipe(config, recipe, dialect=dialect, replace=replace)
     target = Path(output) if output else default_target(called, change, _parent(source, called))
+    check_target(target, source.folder)
     if checkpoint is None:
         return Extension(change, target, None, None)
-    check_target(target, checkpoint.path)
     proofs: list[Proof] = []
 
     def prove_stage(stage: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from ropepatch import Recipe, extend, verify
 from ropepatch.config_json.write import write_recipe
-from ropepatch.errors import VerificationError
+from ropepatch.errors import CheckpointError, VerificationError
 from ropepatch.recipe import read_factors
 from tests.tiny import read_json, write_json
 
@@ -29,6 +29,12 @@ def test_a_link_to_a_model_gets_its_result_beside_the_link(bare: Path, tmp_path:
     done = extend(place / "mine", YARN, verify=False)
     assert done.target.parent == place
     assert done.target.name.startswith("mine-yarn-")
+
+
+def test_a_dry_run_sees_an_output_that_exists(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(CheckpointError, match="exists already"):
+        extend(bare, YARN, tmp_path / "there", dry_run=True)
 
 
 def test_verify_sees_a_length_field_that_was_changed(llama_folder: Path, tmp_path: Path) -> None:
