@@ -17,13 +17,8 @@ from ropepatch.checkpoint.staging import check_target
 from ropepatch.checkpoint.write import Written, default_target, write_checkpoint
 from ropepatch.config_json.layout import Layout, read_layout
 from ropepatch.config_json.paths import text_part
-from ropepatch.config_json.write import (
-    STAMP,
-    AskedDialect,
-    Change,
-    erase_recipe,
-    write_recipe,
-)
+from ropepatch.config_json.plan import STAMP, erase_recipe
+from ropepatch.config_json.write import AskedDialect, Change, write_recipe
 from ropepatch.errors import ConfigError, RopepatchError, VerificationError
 from ropepatch.recipe import Recipe
 

@@ -10,7 +10,6 @@ import re
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ropepatch.errors import NoEffectError, RecipeError
@@ -18,9 +17,22 @@ from ropepatch.geometry import RotaryGeometry
 from ropepatch.methods.base import LONGEST_LENGTH, Method
 from ropepatch.methods.table import method_class
 from ropepatch.methods.values import coerce
+from ropepatch.recipe_files import load_words
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([km]?)", re.IGNORECASE)
-_WORDS = ("method", "factor", "to", "layers", "trained_length", "model", "note")
+_WORDS = (
+    "method",
+    "factor",
+    "to",
+    "layers",
+    "trained_length",
+    "short_exact",
+    "growth",
+    "model",
+    "note",
+)
+LEAST_GROWTH = 1.001
+"""Below it a long prompt would be read in slivers."""
 
 
 def parse_length(text: str | int) -> int:
@@ -58,6 +70,10 @@ class Recipe:
     """Layer types to change; 'auto' those that attend globally, 'all' every one that turns."""
     trained_length: int | None = None
     """Tokens; overrides what the config says the model was trained on."""
+    short_exact: bool = False
+    """Live models only: the frequencies stay as they were up to the trained length."""
+    growth: float | None = None
+    """Live models only: ratio of the lengths at which a dynamic method changes its frequencies."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """The method's own parameters, by name."""
 
@@ -68,7 +84,7 @@ class Recipe:
         except RecipeError as error:
             raise RecipeError([*error.faults, *_factor_faults(self.factor)]) from None
         object.__setattr__(self, "method", cls.name)
-        faults = _length_faults(self, cls)
+        faults = [*_length_faults(self, cls), *_live_faults(self, cls)]
         known = {f.name: f.type for f in dataclasses.fields(cls) if f.name != "factor"}
         unknown = sorted(set(self.parameters) - set(known))
         takes = f"it takes factor, {', '.join(known)}" if known else "it takes only factor"
@@ -127,6 +143,12 @@ class Recipe:
         if not isinstance(layers, list | tuple) or not all(isinstance(w, str) for w in layers):
             faults.append(f"layers must be words, not {layers!r}")
             layers = ["auto"]
+        short_exact, growth = words.get("short_exact") or False, words.get("growth")
+        try:
+            growth = None if growth is None else coerce(growth, float)
+        except ValueError as error:
+            faults.append(f"growth must be {error}, not {growth!r}")
+            growth = None
         parameters = {str(k): v for k, v in words.items() if k not in _WORDS}
         try:
             recipe = cls(
@@ -134,6 +156,8 @@ class Recipe:
                 factor=factor,
                 layers=tuple(word.strip() for word in layers if word.strip()) or ("auto",),
                 parameters=parameters,
+                short_exact=short_exact,
+                growth=growth,
                 **lengths,
             )
         except RecipeError as error:
@@ -150,9 +174,11 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Flat plain words; what was not set is left out."""
         words: dict[str, Any] = {"method": self.method}
-        for key in ("factor", "to", "trained_length"):
+        for key in ("factor", "to", "trained_length", "growth"):
             if getattr(self, key) is not None:
                 words[key] = getattr(self, key)
+        if self.short_exact:
+            words["short_exact"] = True
         if self.layers != ("auto",):
             words["layers"] = list(self.layers)
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in self.parameters.items()}
@@ -196,67 +222,6 @@ class Recipe:
         return method
 
 
-def read_value(text: str) -> Any:
-    """One value as YAML would read it: 16, true, auto, [1.0, 2.0].
-
-    Raises:
-        RecipeError: not YAML.
-    """
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise RecipeError(f"not YAML: {' '.join(str(error).split())}") from None
-
-
-def load_words(text: str) -> dict[str, Any]:
-    """The mapping of a YAML recipe.
-
-    Raises:
-        RecipeError: not YAML, or not a mapping.
-    """
-    words = read_value(text)
-    if not isinstance(words, dict):
-        raise RecipeError("a recipe is a mapping with at least 'method: NAME'.")
-    return words
-
-
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The words of a recipe file, unchecked, for the command line to overlay.
-
-    Raises:
-        RecipeError: the file is missing, unreadable, not YAML or not a mapping.
-    """
-    try:
-        return load_words(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise RecipeError(f"{path}: {reason}.") from None
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
-
-
-def read_factors(path: Path) -> dict[str, Any]:
-    """LongRoPE's lists from a JSON or YAML file.
-
-    The lists may stand at the top, or inside `rope_parameters` or `rope_scaling` as in a
-    config.json.
-
-    Raises:
-        RecipeError: the file cannot be read, or has no `long_factor`.
-    """
-    words = read_recipe(path)
-    for key in ("rope_parameters", "rope_scaling"):
-        if isinstance(words.get(key), dict) and "long_factor" in words[key]:
-            words = words[key]
-    if "long_factor" not in words:
-        raise RecipeError(
-            f"{path} has no long_factor; it needs that list, and may have short_factor."
-        )
-    return {k: words[k] for k in ("long_factor", "short_factor", "attention_factor") if k in words}
-
-
 def _length_faults(recipe: Recipe, cls: type[Method]) -> list[str]:
     if recipe.factor is not None and recipe.to is not None:
         return ["give factor or to, not both"]
@@ -264,6 +229,18 @@ def _length_faults(recipe: Recipe, cls: type[Method]) -> list[str]:
     if recipe.factor is None and recipe.to is None and needed:
         return [f"{cls.name} needs factor (times the trained length) or to (tokens)"]
     return []
+
+
+def _live_faults(recipe: Recipe, cls: type[Method]) -> list[str]:
+    faults = []
+    if not isinstance(recipe.short_exact, bool):
+        faults.append(f"short_exact must be true or false, not {recipe.short_exact!r}")
+    growth = recipe.growth
+    if growth is not None and not cls.grows:
+        faults.append(f"{cls.name} does not grow with the length, so it takes no growth")
+    elif growth is not None and not (math.isfinite(growth) and growth >= LEAST_GROWTH):
+        faults.append(f"growth must be at least {LEAST_GROWTH}, not {growth:g}")
+    return faults
 
 
 def _factor_faults(factor: float | None) -> list[str]:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ropepatch.config_json.write import STAMP
+from ropepatch.config_json.plan import STAMP
 
 
 def config_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

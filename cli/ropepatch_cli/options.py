@@ -114,7 +114,7 @@ def recipe_words(
         RecipeError: a file cannot be read, or `--set` is not NAME=VALUE.
     """
     from ropepatch.errors import RecipeError
-    from ropepatch.recipe import read_factors, read_recipe, read_value
+    from ropepatch.recipe_files import read_factors, read_recipe, read_value
 
     words: dict[str, Any] = dict(read_recipe(recipe_file)) if recipe_file else {}
     given = {

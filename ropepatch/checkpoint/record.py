@@ -11,7 +11,8 @@ from ropepatch._version import __version__
 from ropepatch.checkpoint.folder import Checkpoint, read_json
 from ropepatch.checkpoint.source import Source
 from ropepatch.config_json.paths import text_part
-from ropepatch.config_json.write import POSITION_KEYS, Change
+from ropepatch.config_json.plan import POSITION_KEYS
+from ropepatch.config_json.write import Change
 from ropepatch.errors import CheckpointError, ConfigError
 
 RECORD = "ropepatch.json"

@@ -10,7 +10,7 @@ from ropepatch.checkpoint.record import RECORD, read_record
 from ropepatch.checkpoint.sidecars import put_back, to_text
 from ropepatch.checkpoint.staging import read_text, replace_file
 from ropepatch.checkpoint.write import CARD
-from ropepatch.config_json.write import STAMP, erase_recipe
+from ropepatch.config_json.plan import STAMP, erase_recipe
 from ropepatch.errors import CheckpointError
 
 _RESTORABLE = ("tokenizer_config.json", "generation_config.json")

@@ -18,7 +18,8 @@ from ropepatch.checkpoint.sidecars import (
 )
 from ropepatch.checkpoint.source import Source
 from ropepatch.checkpoint.staging import check_target, read_text, staged, write_file
-from ropepatch.config_json.write import STAMP, Change
+from ropepatch.config_json.plan import STAMP
+from ropepatch.config_json.write import Change
 from ropepatch.errors import CheckpointError
 
 CARD = "README.md"

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from ropepatch.config_json.layout import Layout
+from ropepatch.errors import NotExpressibleError
+from ropepatch.geometry import RotaryGeometry
 from ropepatch.methods.base import Method
 
 
@@ -34,8 +36,7 @@ def advise(layout: Layout, methods: Mapping[str, Method], target: int) -> tuple[
                 f"tokens (sliding_window), so {target} tokens are never seen at once."
             )
         notes += method.advice(layout.schedules[label].geometry)
-        geometry = layout.schedules[label].geometry
-        if method.rope_parameters(geometry)["rope_type"] == "linear":
+        if _rope_type(method, layout.schedules[label].geometry) == "linear":
             notes.append(
                 "vLLM multiplies the length by the factor again for 'linear': start it with "
                 f"--max-model-len {target}."
@@ -46,3 +47,11 @@ def advise(layout: Layout, methods: Mapping[str, Method], target: int) -> tuple[
             "mscale and mscale_all_dim were kept, or set to 1 as its checkpoints do."
         )
     return tuple(dict.fromkeys(notes))
+
+
+def _rope_type(method: Method, geometry: RotaryGeometry) -> str | None:
+    """What would be written; None for a change of a live model alone."""
+    try:
+        return str(method.rope_parameters(geometry)["rope_type"])
+    except NotExpressibleError:
+        return None

@@ -1,4 +1,4 @@
-"""Writing a recipe into a config, and taking it out again. Dict in, dict out.
+"""Writing a recipe into a config. Dict in, dict out.
 
 The stamp under `ropepatch` holds the recipe and the exact old values of the keys that position
 encodings use, so that `erase_recipe` is the inverse even after a fine-tune has saved the config
@@ -13,36 +13,22 @@ from typing import Any, Literal
 from ropepatch.config_json.advice import advise
 from ropepatch.config_json.blocks import Dialect
 from ropepatch.config_json.dialects import to_dialect
-from ropepatch.config_json.layout import Layout, Schedule, read_layout
-from ropepatch.config_json.paths import Config, text_part
+from ropepatch.config_json.layout import Layout, Schedule
+from ropepatch.config_json.paths import Config
 from ropepatch.config_json.plain import kept_keys
-from ropepatch.config_json.targets import choose_labels
-from ropepatch.errors import AlreadyScaledError, ConfigError, NoEffectError, NotExpressibleError
+from ropepatch.config_json.plan import (
+    POSITION_KEYS,
+    STAMP,
+    STAMP_VERSION,
+    Plan,
+    plan_recipe,
+    writable_text,
+)
+from ropepatch.errors import NotExpressibleError
 from ropepatch.families.table import Block
 from ropepatch.methods.base import Method
 from ropepatch.methods.table import METHODS
 from ropepatch.recipe import Recipe
-
-STAMP = "ropepatch"
-STAMP_VERSION = 1
-
-POSITION_KEYS = (
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "rope_local_base_freq",
-    "rotary_emb_base",
-    "global_rope_theta",
-    "local_rope_theta",
-    "partial_rotary_factor",
-    "rotary_pct",
-    "rotary_dim",
-    "swa_rope_theta",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-    "head_dim",
-)
-"""Keys of the text part that a recipe may touch, or that a later save may move."""
 
 AskedDialect = Literal["auto", "v4", "v5", "both"]
 
@@ -63,6 +49,8 @@ class Change:
     target_length: int
     """Tokens the result is meant for."""
     advice: tuple[str, ...]
+    live_only: str | None = None
+    """Why plain transformers cannot do it; None where it can."""
 
 
 def write_recipe(
@@ -87,88 +75,43 @@ def write_recipe(
         NotExpressibleError: family, dialect or transformers has no words for it.
         RecipeError: the recipe does not fit the model.
     """
-    if STAMP in config and not replace:
-        was = config[STAMP].get("recipe") if isinstance(config[STAMP], Mapping) else None
-        method = was.get("method", "?") if isinstance(was, Mapping) else "?"
-        raise AlreadyScaledError(
-            f"ropepatch has already written '{method}' here; pass --replace to "
-            "write another recipe from the trained length, or restore the original first."
+    plan = plan_recipe(config, recipe, replace=replace)
+    if plan.recipe.short_exact:
+        raise NotExpressibleError(
+            "short_exact cannot be written into a checkpoint: transformers has no type that "
+            "switches by length and keeps cached keys in step. Use ropepatch.patch on the live "
+            "model, or leave it out."
         )
-    before = erase_recipe(config) if STAMP in config else copy.deepcopy(dict(config))
-    recipe = _same_trained_length(recipe, config)
-    layout = read_layout(before, recipe.trained_length)
-    labels = choose_labels(layout, recipe.layers)
-    schedules = [layout.schedules[label] for label in labels]
-    _refuse_scaled(layout, schedules, replace)
-    methods = {s.label: _bind(recipe, s, layout) for s in schedules}
-    blocks = {s.label: _block(methods[s.label], s, layout) for s in schedules}
-    target = max(m.target_length(layout.schedules[k].geometry) for k, m in methods.items())
-    for s in schedules:
-        _refuse_no_effect(methods[s.label], s, target)
-
-    after = copy.deepcopy(before)
-    text = _text_in(after, layout.path)
-    old_values = {key: copy.deepcopy(text[key]) for key in POSITION_KEYS if key in text}
+    layout, methods = plan.layout, plan.methods
+    blocks = {s.label: _block(methods[s.label], s, layout) for s in plan.schedules}
+    after = copy.deepcopy(plan.before)
+    text = writable_text(after, layout.path)
+    after[STAMP] = stamp_of(plan, text)
     _set_lengths(text, layout, methods, blocks)
     _refuse_side_effects(layout, methods, text["max_position_embeddings"])
     written, dialect_note = _say(text, layout, blocks, dialect)
-    after[STAMP] = {
-        "version": STAMP_VERSION,
-        "recipe": recipe.to_dict(),
-        "trained_length": layout.trained_length,
-        "target_length": target,
-        "path": list(layout.path),
-        "before": old_values,
-    }
     return Change(
-        before=before,
+        before=plan.before,
         after=after,
-        recipe=recipe,
+        recipe=plan.recipe,
         layout=layout,
         methods=methods,
         dialect=written,
-        target_length=target,
-        advice=(*dialect_note, *advise(layout, methods, target)),
+        target_length=plan.target_length,
+        advice=(*dialect_note, *advise(layout, methods, plan.target_length)),
     )
 
 
-def erase_recipe(config: Mapping[str, Any]) -> Config:
-    """The config as it was before `write_recipe`.
-
-    Raises:
-        ConfigError: there is no stamp of ours, or it is damaged.
-    """
-    stamp = config.get(STAMP)
-    if stamp is None:
-        raise ConfigError("config.json carries no stamp of ropepatch, so nothing to restore.")
-    if not (
-        isinstance(stamp, Mapping)
-        and isinstance(stamp.get("before"), Mapping)
-        and isinstance(stamp.get("path"), list)
-        and set(stamp["before"]) <= set(POSITION_KEYS)
-    ):
-        raise ConfigError("the stamp of ropepatch in config.json is damaged; cannot restore.")
-    restored = copy.deepcopy({k: v for k, v in config.items() if k != STAMP})
-    try:
-        text = _text_in(restored, tuple(stamp["path"]))
-    except (KeyError, TypeError):
-        raise ConfigError(
-            "the stamp of ropepatch names a part that config.json no longer has."
-        ) from None
-    for key in POSITION_KEYS:
-        text.pop(key, None)
-    text.update(copy.deepcopy(dict(stamp["before"])))
-    return restored
-
-
-def _same_trained_length(recipe: Recipe, config: Mapping[str, Any]) -> Recipe:
-    """The recipe, with the trained length that an earlier one of ours was told."""
-    stamp = config.get(STAMP)
-    was = stamp.get("recipe") if isinstance(stamp, Mapping) else None
-    told = was.get("trained_length") if isinstance(was, Mapping) else None
-    if told is None or recipe.trained_length is not None:
-        return recipe
-    return Recipe.from_dict({**recipe.to_dict(), "trained_length": told})
+def stamp_of(plan: Plan, text: Config) -> dict[str, Any]:
+    """What `erase_recipe` needs; `text` is the text part before anything is written."""
+    return {
+        "version": STAMP_VERSION,
+        "recipe": plan.recipe.to_dict(),
+        "trained_length": plan.layout.trained_length,
+        "target_length": plan.target_length,
+        "path": list(plan.layout.path),
+        "before": {key: copy.deepcopy(text[key]) for key in POSITION_KEYS if key in text},
+    }
 
 
 def _say(
@@ -191,44 +134,6 @@ def _say(
     return layout.dialect, ()
 
 
-def _text_in(config: Config, path: tuple[str, ...]) -> Config:
-    part = text_part(config, path)
-    if not isinstance(part, dict):
-        raise TypeError("not a mapping")
-    return part
-
-
-def _refuse_scaled(layout: Layout, schedules: list[Schedule], replace: bool) -> None:
-    for schedule in schedules:
-        method = schedule.method
-        if method is None:
-            continue
-        if not replace:
-            raise AlreadyScaledError(
-                f"the checkpoint is already scaled: '{schedule.block['rope_type']}' ×"
-                f"{method.factor:g}, {layout.trained_length} trained, {layout.configured_length} "
-                "configured. Pass --replace to scale from the trained length again; factors "
-                "never compound."
-            )
-        if not layout.trained_length_known:
-            raise ConfigError(
-                f"{layout.notes[-1].removesuffix('.')}: say which with --trained-length."
-            )
-
-
-def _bind(recipe: Recipe, schedule: Schedule, layout: Layout) -> Method:
-    """The method, with the family's own default where the recipe is silent."""
-    if (
-        layout.family.row.softmax_mscale
-        and recipe.method == "yarn"
-        and not {"attention_factor", "mscale", "mscale_all_dim"} & set(recipe.parameters)
-    ):
-        # MLA checkpoints put the temperature on the whole logit, not on its rotary part alone
-        own = {k: getattr(schedule.method, k, None) or 1.0 for k in ("mscale", "mscale_all_dim")}
-        recipe = Recipe.from_dict(recipe.to_dict() | own)
-    return recipe.bind(schedule.geometry)
-
-
 def _block(method: Method, schedule: Schedule, layout: Layout) -> Block:
     """What transformers shall read: the method's words and whatever else stood there."""
     family, row = layout.family, layout.family.row
@@ -246,15 +151,6 @@ def _block(method: Method, schedule: Schedule, layout: Layout) -> Block:
     if not family.honours_partial and "partial_rotary_factor" not in row.keeps:
         kept.pop("partial_rotary_factor", None)
     return {**kept, **new}
-
-
-def _refuse_no_effect(method: Method, schedule: Schedule, target: int) -> None:
-    if method.frequencies(schedule.geometry, target) == schedule.frequencies(target):
-        where = f" of {schedule.label}" if schedule.label else ""
-        raise NoEffectError(
-            f"{method.name} with these parameters leaves every one of the "
-            f"{schedule.geometry.pairs} pairs{where} as it is; nothing would change."
-        )
 
 
 def _refuse_side_effects(layout: Layout, methods: Mapping[str, Method], length: int) -> None:

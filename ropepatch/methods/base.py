@@ -40,6 +40,8 @@ class Method(ABC):
     """transformers' word, or None where it has none."""
     length_dependent: ClassVar[bool] = False
     """Whether the frequencies depend on the length of the current input."""
+    grows: ClassVar[bool] = False
+    """Whether they go on changing as the input gets longer, not only once."""
 
     factor: float
     """How many times longer than trained; the method's s."""
@@ -65,6 +67,11 @@ class Method(ABC):
     def idle(self) -> bool:
         """Whether these parameters change nothing whatever the model."""
         return self.factor == 1
+
+    @property
+    def softmax_mscale(self) -> float:
+        """What MLA attention multiplies its softmax scale by; 1 for all but YaRN."""
+        return 1.0
 
     @property
     def float32_tolerance(self) -> float:

@@ -26,6 +26,7 @@ class DynamicNtk(Method):
     short_price: ClassVar[str] = "none up to the trained length"
     rope_type: ClassVar[str | None] = "dynamic"
     length_dependent: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
 
     ntk_factor: float = 1.0
     """a; 1 measured best on SmolLM2 at twice its trained length (README, 'Measured')."""

@@ -24,6 +24,7 @@ class DynamicYarn(Method):
     short_price: ClassVar[str] = "none up to the trained length"
     rope_type: ClassVar[str | None] = None
     length_dependent: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
 
     beta_fast: float = 32.0
     beta_slow: float = 1.0

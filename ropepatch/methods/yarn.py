@@ -63,6 +63,16 @@ class Yarn(Method):
         return temperature(self.factor)
 
     @property
+    def softmax_mscale(self) -> float:
+        """The square of the temperature by `mscale_all_dim`.
+
+        Source: DeepSeek-V3's modelling code (yarn_get_mscale), arXiv:2412.19437, section 4.3.
+        """
+        if not self.mscale_all_dim:
+            return 1.0
+        return temperature(self.factor, self.mscale_all_dim) ** 2
+
+    @property
     def float32_tolerance(self) -> float:
         """Without rounded ends, float32 strays up to 2e-6."""
         return 1e-6 if self.truncate else 5e-6

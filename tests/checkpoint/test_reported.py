@@ -8,7 +8,7 @@ import pytest
 from ropepatch import Recipe, extend, verify
 from ropepatch.config_json.write import write_recipe
 from ropepatch.errors import CheckpointError, VerificationError
-from ropepatch.recipe import read_factors
+from ropepatch.recipe_files import read_factors
 from tests.tiny import read_json, write_json
 
 LLAMA = {

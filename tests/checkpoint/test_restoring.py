@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ropepatch import Recipe, extend, inspect, restore, verify
-from ropepatch.config_json.write import POSITION_KEYS
+from ropepatch.config_json.plan import POSITION_KEYS
 from ropepatch.errors import CheckpointError, ConfigError, RecipeError, RopepatchError
 from tests import tiny
 from tests.checkpoint.extending import RECORD, YARN, extended

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ropepatch.config_json.write import POSITION_KEYS
+from ropepatch.config_json.plan import POSITION_KEYS
 from ropepatch.methods.table import METHODS
 from ropepatch.recipe import Recipe
 from tests.properties.strategies import VALID, divisors

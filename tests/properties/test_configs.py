@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from ropepatch.config_json.layout import Layout, Schedule, read_layout
 from ropepatch.config_json.plain import without_scaling
-from ropepatch.config_json.write import (
-    POSITION_KEYS,
-    STAMP,
-    Change,
-    erase_recipe,
-    write_recipe,
-)
+from ropepatch.config_json.plan import POSITION_KEYS, STAMP, erase_recipe
+from ropepatch.config_json.write import Change, write_recipe
 from ropepatch.errors import (
     AlreadyScaledError,
     ConfigError,

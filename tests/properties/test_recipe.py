@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ropepatch.errors import NoEffectError, RecipeError
 from ropepatch.geometry import RotaryGeometry
 from ropepatch.methods.table import ALIASES, METHODS
-from ropepatch.recipe import Recipe, load_words, parse_length
+from ropepatch.recipe import Recipe, parse_length
+from ropepatch.recipe_files import load_words
 from tests.properties.strategies import VALID, between
 
 PAIRS = 32

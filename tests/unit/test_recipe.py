@@ -13,7 +13,8 @@ from ropepatch.methods.longrope import LongRope
 from ropepatch.methods.p_rope import PRope
 from ropepatch.methods.table import METHODS
 from ropepatch.methods.yarn import Yarn
-from ropepatch.recipe import Recipe, load_words, parse_length, read_factors, read_recipe
+from ropepatch.recipe import Recipe, parse_length
+from ropepatch.recipe_files import load_words, read_factors, read_recipe
 
 GEOMETRY = RotaryGeometry(64, 64, 10000.0, 4096)
 YARN_TAKES = "factor, beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim, truncate"
