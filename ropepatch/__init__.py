@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from ropepatch.extending import extend, inspect, restore, verify
     from ropepatch.geometry import Frequencies, RotaryGeometry
     from ropepatch.methods.table import METHODS
+    from ropepatch.model.patching import Patch, patch, patch_of
     from ropepatch.recipe import Recipe
 
 _WHERE = {
     "METHODS": "ropepatch.methods.table",
+    "Patch": "ropepatch.model.patching",
     "Frequencies": "ropepatch.geometry",
     "Recipe": "ropepatch.recipe",
     "RopepatchError": "ropepatch.errors",
     "RotaryGeometry": "ropepatch.geometry",
     "extend": "ropepatch.extending",
     "inspect": "ropepatch.extending",
+    "patch": "ropepatch.model.patching",
+    "patch_of": "ropepatch.model.patching",
     "read_layout": "ropepatch.config_json.layout",
     "restore": "ropepatch.extending",
     "verify": "ropepatch.extending",
@@ -29,12 +33,15 @@ _WHERE = {
 __all__ = [
     "METHODS",
     "Frequencies",
+    "Patch",
     "Recipe",
     "RopepatchError",
     "RotaryGeometry",
     "__version__",
     "extend",
     "inspect",
+    "patch",
+    "patch_of",
     "read_layout",
     "restore",
     "verify",

@@ -54,3 +54,15 @@ class CheckpointError(RopepatchError):
 
 class VerificationError(RopepatchError):
     """What was written does not do, in transformers, what was asked."""
+
+
+class UnsupportedModelError(RopepatchError, TypeError):
+    """What was handed over is no model of transformers, or its rotary parts cannot be swapped."""
+
+
+class PatchConflictError(RopepatchError, RuntimeError):
+    """The model already carries another patch, or stands where none can be applied."""
+
+
+class CacheError(RopepatchError, RuntimeError):
+    """A key-value cache holds keys that do not belong to the rotation in force."""

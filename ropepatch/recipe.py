@@ -115,6 +115,10 @@ class Recipe:
             raise RecipeError(dict.fromkeys(faults))
         object.__setattr__(self, "parameters", types.MappingProxyType(values))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its words: a read-only mapping cannot be copied or pickled."""
+        return Recipe.from_dict, (self.to_dict(),)
+
     @classmethod
     def named(cls, method: str, /, **words: Any) -> "Recipe":
         """A recipe from keywords: `Recipe.named("yarn", factor=8, beta_fast=16)`."""

@@ -54,6 +54,10 @@ class Family:
     """Its `head_dim` defaults to None, on which several of transformers' types crash."""
     row: "Exceptions" = field(default_factory=lambda: Exceptions())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its name: read-only mappings cannot be copied or pickled."""
+        return family_of, (self.model_type,)
+
     @property
     def per_layer_type(self) -> bool:
         """Whether `rope_parameters` holds one block per layer type."""
@@ -101,6 +105,10 @@ class Exceptions:
     """A `dynamic` block with an alpha is a larger base at every length (HunYuan)."""
     even_layers_first: bool = False
     """Its window is on even layers below `max_window_layers`, not on those from there on."""
+    interleaved_keys: bool = False
+    """Its cached keys hold the two features of a pair side by side."""
+    unknown_keys: str | None = None
+    """Why cached keys cannot be turned again (they are not kept per token, say)."""
     legacy_type_key: str = "rope_type"
     """The key older transformers wants for the type in `rope_scaling`."""
 

@@ -83,11 +83,11 @@ def prove(
         found, was = _read(after, label, length), _read(old, label, length)
         want = method.frequencies(schedule.geometry, length) if method else was
         tolerance = method.float32_tolerance if method else 0.0
-        error = _compare(label, found, want, tolerance)
+        error = compare(label, found, want, tolerance)
         if method and method.length_dependent:  # short inputs go by the other set
             short = schedule.geometry.trained_length
             wanted = method.frequencies(schedule.geometry, short)
-            _compare(label, _read(after, label, short), wanted, tolerance)
+            compare(label, _read(after, label, short), wanted, tolerance)
         changed = sum(a != b for a, b in zip(found.inv_freq, was.inv_freq, strict=True))
         if method and not changed and found.attention_factor == was.attention_factor:
             raise VerificationError(
@@ -101,8 +101,8 @@ def prove(
                 layers=sum(len(g.layers) for g in layout.groups_of(label)),
                 pairs=len(found.inv_freq),
                 changed_pairs=changed,
-                slowest_before=_slowest(was),
-                slowest_after=_slowest(found),
+                slowest_before=slowest(was),
+                slowest_after=slowest(found),
                 attention_factor=found.attention_factor,
                 worst_error=error,
             )
@@ -131,8 +131,12 @@ def _read(skeleton: Skeleton, label: str, length: int) -> Frequencies:
     return skeleton.frequencies(label, length)
 
 
-def _compare(label: str, found: Frequencies, want: Frequencies, tolerance: float) -> float:
-    """The worst relative error; refuses what is beyond the tolerance."""
+def compare(label: str, found: Frequencies, want: Frequencies, tolerance: float) -> float:
+    """The worst relative error.
+
+    Raises:
+        VerificationError: it is beyond the tolerance.
+    """
     if len(found.inv_freq) != len(want.inv_freq):
         raise VerificationError(
             f"transformers turns {len(found.inv_freq)} pairs{_of(label)}, the method means "
@@ -156,6 +160,7 @@ def _compare(label: str, found: Frequencies, want: Frequencies, tolerance: float
     return worst
 
 
-def _slowest(frequencies: Frequencies) -> float | None:
+def slowest(frequencies: Frequencies) -> float | None:
+    """Longest wavelength of a turning pair, tokens."""
     turning = [w for w in frequencies.wavelengths() if math.isfinite(w)]
     return max(turning) if turning else None

@@ -1,0 +1,308 @@
+"""Keeps frequencies and cached keys in step with the length, one forward at a time.
+
+A follower sits on the text model as two hooks. Before a forward it finds which regime each row
+of the batch is in, turns the cached keys if that is a new one, and reads an input that crosses
+from one regime into the next in pieces. So every token is read under the regime of its own place,
+however the text arrives.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ropepatch.errors import CacheError, RecipeError
+from ropepatch.methods.base import LONGEST_LENGTH
+from ropepatch.model.key_cache import KeyPlace, KeyState, attach, own, turn_again
+from ropepatch.model.pieces import Piece, cache_of_output, join, parameters_of, piece_of
+from ropepatch.model.regimes import Regimes
+from ropepatch.model.rotary import Varying
+
+
+@dataclass
+class Frame:
+    """One forward of the text model, while it runs."""
+
+    follower: "Follower"
+    regimes: tuple[int, ...]
+    state: KeyState
+    positions: torch.Tensor
+    earlier: list[Any] = field(default_factory=list)
+    """Outputs of the pieces that were read before the last one."""
+    borrowed: bool = False
+    """Whether a cache was needed for the pieces alone."""
+
+
+_FRAMES: ContextVar[tuple[Frame, ...]] = ContextVar("ropepatch_frames", default=())
+_PINS: ContextVar[tuple[tuple[str, int], ...]] = ContextVar("ropepatch_pins", default=())
+
+
+class Follower:
+    """What watches the length for one patched model."""
+
+    def __init__(
+        self,
+        owner: str,
+        regimes: Regimes,
+        layers: Mapping[str, tuple[int, ...]],
+        places: Mapping[str, KeyPlace],
+    ) -> None:
+        """Follow the length of one model's inputs.
+
+        Args:
+            owner: Names the patch; caches that it fills carry the name.
+            regimes: Where frequencies change.
+            layers: By label, the layers that turn by it.
+            places: By label, where turned features lie in a key.
+        """
+        self.owner = owner
+        self.regimes = regimes
+        self.layers = dict(layers)
+        self.places = dict(places)
+        self.varying: list[Varying] = []
+        """One per rotary module; they turn alike."""
+        self.pins: list[int] = []
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the frequencies never change."""
+        return self.regimes.changes == "never"
+
+    @contextmanager
+    def pinned(self, length: int) -> Iterator[None]:
+        """Hold the regime of `length` for every forward, in every thread, until the block ends."""
+        self.pins.append(checked_length(length))
+        try:
+            yield
+        finally:
+            self.pins.pop()
+
+    @contextmanager
+    def pinned_here(self, length: int) -> Iterator[None]:
+        """The same for what this thread does within the block."""
+        before = _PINS.get()
+        token = _PINS.set((*before, (self.owner, checked_length(length))))
+        try:
+            yield
+        finally:
+            _PINS.reset(token)
+
+    def pin(self) -> int | None:
+        """The regime of the pinned length, the innermost first."""
+        here = (length for owner, length in reversed(_PINS.get()) if owner == self.owner)
+        length = next(here, self.pins[-1] if self.pins else None)
+        return None if length is None else self.regimes.pinned(length)
+
+    def regimes_now(self, position_ids: torch.Tensor) -> tuple[int, ...]:
+        """By row, what a rotary module is to turn by; outside a forward, by its own positions."""
+        for frame in reversed(_FRAMES.get()):
+            if frame.follower is self:
+                return frame.regimes
+        pin = self.pin()
+        return (pin,) if pin is not None else self._rows(_flat(position_ids).amax(-1, keepdim=True))
+
+    def before(self, module: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
+        """Forward pre-hook of the text model.
+
+        Raises:
+            CacheError: the cache holds keys of another rotation.
+        """
+        if torch.compiler.is_compiling() and self.is_static:
+            return None
+        return self._before(module, args, words)
+
+    @torch.compiler.disable
+    def _before(self, module: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
+        names = parameters_of(type(module))
+        given = dict(zip(names, args, strict=False)) | words
+        key = "cache" if "cache" in names and "past_key_values" not in given else "past_key_values"
+        cache = given.get(key)
+        state = own(cache, self.owner) if cache is not None else KeyState(self.owner)
+        if self.is_static:
+            _push(Frame(self, (self.regimes.target,), state, torch.empty(0)))
+            return None
+        seen = int(cache.get_seq_length()) if cache is not None else 0
+        state.crop(seen)
+        if state.total != seen:
+            raise CacheError(
+                f"the cache holds {seen} tokens, {state.total} of them read under this patch; "
+                "start with an empty cache."
+            )
+        positions = _positions(given, seen)
+        if positions is None:  # neither ids nor embeddings: the model will say so
+            _push(Frame(self, (self.regimes.trained,), state, torch.empty(0)))
+            return None
+        pieces = self._pieces(_flat(positions), given)
+        frame = Frame(self, pieces[-1].regimes, state, positions[..., pieces[-1].start :])
+        if len(pieces) > 1:
+            given = self._read_all_but_last(module, given, key, seen, pieces, frame)
+            cache = given[key]
+            frame.state = own(cache, self.owner)
+        self._enter(cache, frame)
+        _push(frame)
+        return ((), given) if len(pieces) > 1 else None
+
+    def after(self, module: Any, args: tuple[Any, ...], words: dict[str, Any], output: Any) -> Any:
+        """Forward hook of the text model; called even where the forward failed."""
+        if torch.compiler.is_compiling() and self.is_static:
+            return None
+        return self._after(output)
+
+    @torch.compiler.disable
+    def _after(self, output: Any) -> Any:
+        frames = _FRAMES.get()
+        if not frames or frames[-1].follower is not self:
+            return None
+        _FRAMES.set(frames[:-1])
+        frame = frames[-1]
+        cache = cache_of_output(output)
+        if output is None:
+            return None
+        if not self.is_static and frame.positions.numel():
+            frame.state.positions.append(frame.positions.detach())
+            frame.state.regimes = frame.regimes
+        if cache is not None:
+            attach(cache, frame.state)
+        return join(frame.earlier, output, drop_cache=frame.borrowed) if frame.earlier else None
+
+    def _enter(self, cache: Any, frame: Frame) -> None:
+        """Turn what lies in the cache to the regimes of this forward."""
+        state = frame.state
+        if cache is None or not state.total:
+            return
+        rows = max(len(state.regimes), len(frame.regimes))
+        old, new = _wide(state.regimes, rows), _wide(frame.regimes, rows)
+        if old == new:
+            return
+        if getattr(cache, "offloading", False) and torch.cuda.is_available():
+            torch.cuda.synchronize()  # a layer may be on its way between devices
+        for label in self.varying[0].labels:
+            if label not in self.places:
+                raise CacheError(
+                    "where this model's cached keys keep their turned features is not known, so "
+                    "they cannot follow a change of the frequencies; pin the length for this "
+                    "text: `with patch.pinned(LENGTH):`."
+                )
+            turn = self.varying[0].turn
+            turns = [(turn(label, a), turn(label, b)) for a, b in zip(old, new, strict=True)]
+            turn_again(cache, self.layers[label], self.places[label], state.all_positions(), turns)
+        state.regimes = frame.regimes
+
+    def _pieces(self, positions: torch.Tensor, given: Mapping[str, Any]) -> list[Piece]:
+        """Runs of tokens that are in one regime, row by row."""
+        count = positions.shape[-1]
+        pin = self.pin()
+        if pin is not None:
+            return [Piece(0, count, (pin,))]
+        if count == 1:
+            return [Piece(0, 1, self._rows(positions))]
+        low, high = torch.stack((positions.min(), positions.max())).tolist()
+        if self.regimes.at(low + 1) == (regime := self.regimes.at(high + 1)):
+            return [Piece(0, count, (regime,))]
+        ends = self.regimes.ends(high + 1)
+        places = torch.bucketize(
+            (positions + 1).contiguous(), torch.tensor(ends, device=positions.device)
+        )
+        changes = (places[:, 1:] != places[:, :-1]).any(0).nonzero()[:, 0] + 1
+        starts = [0, *changes.tolist()]
+        if given.get("attention_mask") is None and bool(
+            (positions[:, 1:] < positions[:, :-1]).any()
+        ):
+            raise CacheError(
+                "several texts packed into one row cross a change of the frequencies, which "
+                "cannot be read in pieces; pin the length: `with patch.pinned(LENGTH):`."
+            )
+        regimes = [tuple(ends[i] for i in places[:, start].tolist()) for start in starts]
+        return [
+            Piece(start, stop, _narrow(regime))
+            for start, stop, regime in zip(starts, [*starts[1:], count], regimes, strict=True)
+        ]
+
+    def _read_all_but_last(
+        self,
+        module: Any,
+        given: dict[str, Any],
+        key: str,
+        seen: int,
+        pieces: list[Piece],
+        frame: Frame,
+    ) -> dict[str, Any]:
+        """Read the earlier pieces; what to read the last one with."""
+        if module.training and getattr(module, "gradient_checkpointing", False):
+            raise CacheError(
+                "gradient checkpointing keeps no cache, so an input that crosses a change of the "
+                "frequencies cannot be read in pieces; pin the length: "
+                "`with patch.pinned(LENGTH):`."
+            )
+        total = pieces[-1].stop
+        config = getattr(module.config, "use_cache", True)
+        wanted = config if given.get("use_cache") is None else given["use_cache"]
+        frame.borrowed = given.get(key) is None and not wanted
+        given = given | {"use_cache": True}
+        for piece in pieces[:-1]:
+            words = piece_of(given, piece, total, seen) | {"return_dict": True}
+            output = module(**words)
+            frame.earlier.append(output)
+            given[key] = cache_of_output(output)
+            if given[key] is None:
+                raise CacheError(
+                    f"{type(module).__name__} gives no cache back, so an input that crosses a "
+                    "change of the frequencies cannot be read in pieces; pin the length: "
+                    "`with patch.pinned(LENGTH):`."
+                )
+        return piece_of(given, pieces[-1], total, seen)
+
+    def _rows(self, last: torch.Tensor) -> tuple[int, ...]:
+        """Regimes by row from the last position of each, (rows, 1)."""
+        return _narrow(tuple(self.regimes.at(int(p) + 1) for p in last[:, 0].tolist()))
+
+
+def checked_length(length: Any) -> int:
+    """A length to pin.
+
+    Raises:
+        RecipeError: not a positive whole number of tokens.
+    """
+    if isinstance(length, bool) or not isinstance(length, int) or not 0 < length <= LONGEST_LENGTH:
+        raise RecipeError(
+            f"a length to pin is a whole number of tokens from 1 to {LONGEST_LENGTH}, "
+            f"not {length!r}."
+        )
+    return length
+
+
+def _push(frame: Frame) -> None:
+    _FRAMES.set((*_FRAMES.get(), frame))
+
+
+def _positions(given: Mapping[str, Any], seen: int) -> torch.Tensor | None:
+    """As the model will number its tokens, (.., rows, tokens)."""
+    positions = given.get("position_ids")
+    if torch.is_tensor(positions):
+        return positions if positions.ndim > 1 else positions[None]
+    text = given.get("input_ids")
+    text = given.get("inputs_embeds") if text is None else text
+    if not torch.is_tensor(text):
+        return None
+    return torch.arange(seen, seen + text.shape[1], device=text.device)[None]
+
+
+def _flat(positions: torch.Tensor) -> torch.Tensor:
+    """The farthest of several axes, (rows, tokens)."""
+    return positions.flatten(0, -3).amax(0) if positions.ndim > 2 else positions
+
+
+def _narrow(regimes: tuple[int, ...]) -> tuple[int, ...]:
+    return regimes[:1] if len(set(regimes)) == 1 else regimes
+
+
+def _wide(regimes: tuple[int, ...], rows: int) -> tuple[int, ...]:
+    if len(regimes) not in (1, rows):
+        raise CacheError(
+            f"the cache holds {len(regimes)} rows of different lengths, the input {rows}; the "
+            "rows of such a cache cannot be chosen or repeated."
+        )
+    return regimes * rows if len(regimes) == 1 else regimes

@@ -1,0 +1,63 @@
+"""`generate` on a patched model: the length is pinned where cached keys could not follow it."""
+
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.cache_utils import BaseQuantizedLayer
+
+from ropepatch.model.following import Follower
+
+
+class Generating:
+    """Stands before the `generate` of one model instance."""
+
+    def __init__(self, model: PreTrainedModel, follower: Follower) -> None:
+        """Prepare; `apply` puts it there."""
+        self.model = model
+        self.follower = follower
+
+    def apply(self) -> None:
+        """Let the instance call this first."""
+        self.model.__dict__["generate"] = self.generate
+
+    def revert(self) -> None:
+        """Let it call its class's own again, unless somebody has put another there since."""
+        own = self.model.__dict__.get("generate")
+        if getattr(own, "__self__", None) is self:
+            del self.model.__dict__["generate"]
+
+    def generate(self, *args: Any, **words: Any) -> Any:
+        """As the model's own, under a pinned length where its cache needs one."""
+        model: Any = self.model
+        whole = type(model).generate
+        length = known_length(model, args, words) if self._needs_pin(words) else None
+        if length is None or self.follower.pin() is not None:
+            return whole(model, *args, **words)
+        with self.follower.pinned_here(length):
+            return whole(model, *args, **words)
+
+    def _needs_pin(self, words: dict[str, Any]) -> bool:
+        """Whether cached keys cannot be turned again: quantized ones, or in an unknown place."""
+        config = words.get("generation_config") or self.model.generation_config
+        kind = words.get("cache_implementation", getattr(config, "cache_implementation", None))
+        cache = words.get("cache", words.get("past_key_values"))
+        layers = getattr(cache, "layers", ())
+        return (
+            kind == "quantized"
+            or any(isinstance(layer, BaseQuantizedLayer) for layer in layers)
+            or set(self.follower.layers) != set(self.follower.places)
+        )
+
+
+def known_length(model: Any, args: tuple[Any, ...], words: dict[str, Any]) -> int | None:
+    """Tokens at which a generation ends at the latest, if it says so."""
+    config = words.get("generation_config") or model.generation_config
+    prompt = args[0] if args else None
+    for name in ("inputs", "input_ids", "inputs_embeds"):
+        prompt = words.get(name) if prompt is None else prompt
+    count = int(prompt.shape[1]) if hasattr(prompt, "shape") and len(prompt.shape) > 1 else 0
+    new = words.get("max_new_tokens", getattr(config, "max_new_tokens", None))
+    if new is not None:
+        return count + int(new)
+    most = words.get("max_length", getattr(config, "max_length", None))
+    return None if most is None else max(int(most), count + 1)
