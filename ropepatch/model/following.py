@@ -65,6 +65,8 @@ class Follower:
         self.varying: list[Varying] = []
         """One per rotary module; they turn alike."""
         self.pins: list[int] = []
+        self.static_state = KeyState(owner)
+        """Of every cache, where there is nothing to remember of one."""
 
     @property
     def is_static(self) -> bool:
@@ -148,6 +150,9 @@ class Follower:
     def after(self, module: Any, args: tuple[Any, ...], words: dict[str, Any], output: Any) -> Any:
         """Forward hook of the text model; called even where the forward failed."""
         if torch.compiler.is_compiling() and self.is_static:
+            cache = cache_of_output(output)
+            if cache is not None:
+                attach(cache, self.static_state)
             return None
         return self._after(output)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ropepatch.config_json.layout import read_layout
-from ropepatch.config_json.write import Change, erase_recipe, write_recipe
+from ropepatch.config_json.plan import erase_recipe
+from ropepatch.config_json.write import Change, write_recipe
 from ropepatch.errors import (
     ConfigError,
     GeometryError,

@@ -8,14 +8,8 @@ from typing import Any
 
 import pytest
 
-from ropepatch.config_json.write import (
-    POSITION_KEYS,
-    STAMP,
-    AskedDialect,
-    Change,
-    erase_recipe,
-    write_recipe,
-)
+from ropepatch.config_json.plan import POSITION_KEYS, STAMP, erase_recipe
+from ropepatch.config_json.write import AskedDialect, Change, write_recipe
 from ropepatch.errors import AlreadyScaledError, NotExpressibleError
 from ropepatch.methods.table import METHODS
 from ropepatch.model import proof
