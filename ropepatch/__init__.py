@@ -8,11 +8,13 @@ from ropepatch._version import __version__
 if TYPE_CHECKING:
     from ropepatch.config_json.layout import read_layout
     from ropepatch.errors import RopepatchError
-    from ropepatch.extending import extend, inspect, restore, verify
+    from ropepatch.extending import extend, inspect, restore
     from ropepatch.geometry import Frequencies, RotaryGeometry
+    from ropepatch.loading import load
     from ropepatch.methods.table import METHODS
     from ropepatch.model.patching import Patch, patch, patch_of
     from ropepatch.recipe import Recipe
+    from ropepatch.verifying import verify
 
 _WHERE = {
     "METHODS": "ropepatch.methods.table",
@@ -23,11 +25,12 @@ _WHERE = {
     "RotaryGeometry": "ropepatch.geometry",
     "extend": "ropepatch.extending",
     "inspect": "ropepatch.extending",
+    "load": "ropepatch.loading",
     "patch": "ropepatch.model.patching",
     "patch_of": "ropepatch.model.patching",
     "read_layout": "ropepatch.config_json.layout",
     "restore": "ropepatch.extending",
-    "verify": "ropepatch.extending",
+    "verify": "ropepatch.verifying",
 }
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "__version__",
     "extend",
     "inspect",
+    "load",
     "patch",
     "patch_of",
     "read_layout",

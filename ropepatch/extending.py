@@ -16,15 +16,12 @@ from ropepatch.checkpoint.source import Source, find_source
 from ropepatch.checkpoint.staging import check_target
 from ropepatch.checkpoint.write import Written, default_target, write_checkpoint
 from ropepatch.config_json.layout import Layout, read_layout
-from ropepatch.config_json.paths import text_part
-from ropepatch.config_json.plan import STAMP, erase_recipe
+from ropepatch.config_json.plan import STAMP, erase_recipe, read_stamp
 from ropepatch.config_json.write import AskedDialect, Change, write_recipe
-from ropepatch.errors import ConfigError, RopepatchError, VerificationError
+from ropepatch.errors import RopepatchError
 from ropepatch.recipe import Recipe
 
 if TYPE_CHECKING:
-    from ropepatch.methods.base import Method
-    from ropepatch.model.logits import LogitChange
     from ropepatch.model.proof import Proof
 
 Say = Callable[[str], None]
@@ -41,14 +38,6 @@ class Extension:
     """None after a dry run."""
     proof: "Proof | None"
     """None without verification."""
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What `verify` found."""
-
-    proof: "Proof"
-    logits: "LogitChange | None"
 
 
 @dataclass(frozen=True)
@@ -139,47 +128,6 @@ def extend(
     return Extension(change, target, written, proofs[0] if proofs else None)
 
 
-def verify(folder: str | Path, *, logits: bool = False, remote_code: bool = False) -> Verification:
-    """Check later what `extend` checked when it wrote; any scaled checkpoint will do.
-
-    Args:
-        folder: A checkpoint folder.
-        logits: Also run the weights, under the config before and after.
-        remote_code: Let the checkpoint's own Python files run.
-
-    Raises:
-        VerificationError: the checkpoint does not do what it says.
-        RopepatchError: it cannot be read.
-    """
-    from ropepatch.model.logits import compare_logits
-    from ropepatch.model.proof import prove
-
-    path = Path(folder)
-    config, _ = read_config(path)
-    methods: dict[str, Method]
-    if STAMP in config:
-        before = erase_recipe(config)
-        recipe = Recipe.from_dict(config[STAMP].get("recipe"))
-        change = write_recipe(before, recipe, replace=True)
-        layout, methods, length = change.layout, dict(change.methods), change.target_length
-        _check_length(config, change)
-    else:
-        before, layout = _unscaled(config)
-        methods = {k: s.method for k, s in read_layout(config).schedules.items() if s.method}
-        length = max(layout.configured_length, layout.trained_length + 1)
-        methods = {label: m for label, m in methods.items() if not m.idle or m.length_dependent}
-        if not methods:
-            raise ConfigError(
-                f"{path} is not scaled: plain RoPE, trained on {layout.trained_length} tokens; "
-                "there is nothing to verify."
-            )
-    proof = prove(path, before, layout, methods, length, remote_code=remote_code)
-    change_of = compare_logits(path, before, length, remote_code=remote_code) if logits else None
-    if change_of is not None and change_of.long == 0:
-        raise VerificationError(f"logits at {length} tokens are the same with and without it.")
-    return Verification(proof, change_of)
-
-
 def inspect(model: str | Path, revision: str | None = None) -> Inspection:
     """How a checkpoint places its tokens, from its config alone.
 
@@ -188,9 +136,11 @@ def inspect(model: str | Path, revision: str | None = None) -> Inspection:
     """
     source = find_source(str(model), revision, config_only=True)
     config = _config(source)
-    stamp = _stamp(config)
+    stamp = read_stamp(config)
     trained = stamp["trained_length"] if stamp else None
-    layout = read_layout({k: v for k, v in config.items() if k != STAMP}, trained)
+    live = stamp is not None and "live_only" in stamp  # its type is none that could be read
+    plain = erase_recipe(config) if live else {k: v for k, v in config.items() if k != STAMP}
+    layout = read_layout(plain, trained)
     return Inspection(source, config, layout, stamp)
 
 
@@ -245,32 +195,6 @@ def _config(source: Source) -> dict[str, Any]:
     return read_config(source.folder)[0]
 
 
-def _check_length(config: dict[str, Any], change: Change) -> None:
-    """Refuse a length field that somebody has changed since."""
-    key = "max_position_embeddings"
-    found = text_part(config, change.layout.path).get(key)
-    want = text_part(change.after, change.layout.path)[key]
-    if found != want:
-        raise VerificationError(
-            f"{key} is {found}, but {change.recipe.method} needs {want} there; write it back, or "
-            "extend again."
-        )
-
-
-def _stamp(config: dict[str, Any]) -> dict[str, Any] | None:
-    """What we wrote into a config, if anything; refused if it is damaged."""
-    if STAMP not in config:
-        return None
-    erase_recipe(config)  # checks what it needs itself
-    stamp: dict[str, Any] = config[STAMP]
-    lengths = [stamp.get("trained_length"), stamp.get("target_length")]
-    if not isinstance(stamp.get("recipe"), dict) or not all(
-        type(length) is int and length > 0 for length in lengths
-    ):
-        raise ConfigError("the stamp of ropepatch in config.json is damaged.")
-    return stamp
-
-
 def _parent(source: Source, called: Path) -> Path | None:
     """Beside the model; for one from the hub's cache, the working directory."""
     return Path.cwd() if source.revision is not None else called.absolute().parent
@@ -280,11 +204,3 @@ def _dequantised(source: Source, say: Say | None) -> Source:
     from ropepatch.model.gguf import dequantised
 
     return Source(dequantised(source.folder, say), source.name, source.revision)
-
-
-def _unscaled(config: dict[str, Any]) -> tuple[dict[str, Any], Layout]:
-    """The same config with plain RoPE, for a checkpoint that we did not scale."""
-    from ropepatch.config_json.plain import without_scaling
-
-    before = without_scaling(config)
-    return before, read_layout(config)

@@ -18,9 +18,10 @@ from ropepatch_cli.terminal import (
 
 if TYPE_CHECKING:
     from ropepatch.checkpoint.restore import Restored
-    from ropepatch.extending import Extension, Verification
+    from ropepatch.extending import Extension
     from ropepatch.methods.base import Method
     from ropepatch.model.proof import Proof
+    from ropepatch.verifying import Verification
 
 
 def methods(rows: Mapping[str, "type[Method]"], *, as_json: bool, detail: bool) -> None:

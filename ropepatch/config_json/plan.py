@@ -122,6 +122,24 @@ def erase_recipe(config: Mapping[str, Any]) -> Config:
     return restored
 
 
+def read_stamp(config: dict[str, Any]) -> dict[str, Any] | None:
+    """What we wrote into a config, if anything.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    if STAMP not in config:
+        return None
+    erase_recipe(config)  # checks what it needs itself
+    stamp: dict[str, Any] = config[STAMP]
+    lengths = [stamp.get("trained_length"), stamp.get("target_length")]
+    if not isinstance(stamp.get("recipe"), dict) or not all(
+        type(length) is int and length > 0 for length in lengths
+    ):
+        raise ConfigError("the stamp of ropepatch in config.json is damaged.")
+    return stamp
+
+
 def writable_text(config: Config, path: tuple[str, ...]) -> Config:
     """The text part of a config, to be changed in place."""
     part = text_part(config, path)

@@ -116,9 +116,9 @@ class Follower:
             return None
         return self._before(module, args, words)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _before(self, module: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
-        names = parameters_of(type(module))
+        names = parameters_of(module.__class__)
         given = dict(zip(names, args, strict=False)) | words
         key = "cache" if "cache" in names and "past_key_values" not in given else "past_key_values"
         cache = given.get(key)
@@ -156,7 +156,7 @@ class Follower:
             return None
         return self._after(output)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _after(self, output: Any) -> Any:
         frames = _FRAMES.get()
         if not frames or frames[-1].follower is not self:
@@ -210,7 +210,7 @@ class Follower:
         ends = self.regimes.ends(high + 1)
         places = torch.bucketize(
             (positions + 1).contiguous(), torch.tensor(ends, device=positions.device)
-        )
+        ).clamp(max=len(ends) - 1)  # what changes once has no end
         changes = (places[:, 1:] != places[:, :-1]).any(0).nonzero()[:, 0] + 1
         starts = [0, *changes.tolist()]
         if given.get("attention_mask") is None and bool(

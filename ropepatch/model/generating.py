@@ -52,7 +52,7 @@ class Generating:
 def known_length(model: Any, args: tuple[Any, ...], words: dict[str, Any]) -> int | None:
     """Tokens at which a generation ends at the latest, if it says so."""
     config = words.get("generation_config") or model.generation_config
-    prompt = args[0] if args else None
+    prompt: Any = args[0] if args else None
     for name in ("inputs", "input_ids", "inputs_embeds"):
         prompt = words.get(name) if prompt is None else prompt
     count = int(prompt.shape[1]) if hasattr(prompt, "shape") and len(prompt.shape) > 1 else 0

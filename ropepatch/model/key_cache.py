@@ -103,9 +103,9 @@ def turn_again(
     """
     ready: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
     for index in layers:
-        layer = cache.layers[index] if index < len(cache.layers) else None
+        layer: Any = cache.layers[index] if index < len(cache.layers) else None
         keys = getattr(layer, "keys", None)
-        if layer is None or keys is None or keys.numel() == 0:
+        if keys is None or keys.numel() == 0:
             continue
         refuse_unturnable(layer)
         count = _filled(layer, positions.shape[-1])
@@ -181,6 +181,5 @@ def _row(row: int, positions: torch.Tensor) -> list[int]:
 
 def _filled(layer: Any, total: int) -> int:
     """How many of its slots hold keys: the last so many tokens, in order."""
-    if not isinstance(layer, StaticLayer):
-        return int(layer.keys.shape[-2])
-    return min(total, int(layer.keys.shape[-2]))
+    slots = int(layer.keys.shape[-2])
+    return min(total, slots) if isinstance(layer, StaticLayer) else slots

@@ -1,15 +1,15 @@
 """Logits of a real forward, before against after, at short and at long distances."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig
 
 from ropepatch.errors import VerificationError
-from ropepatch.model.skeleton import quiet
+from ropepatch.model.skeleton import config_of, quiet, template_of
 
 _SPAN = 64
 
@@ -37,8 +37,7 @@ def compare_logits(
     Raises:
         VerificationError: the model cannot be loaded or run.
     """
-    half = _SPAN // 2
-    spread = torch.cat([torch.arange(half), torch.arange(length - half, length)])
+    spread = _spread(length)
     try:
         with quiet():
             new = _run(folder, None, spread, remote_code=remote_code)
@@ -50,28 +49,61 @@ def compare_logits(
     return LogitChange(short, long, length)
 
 
+def compare_patched(model: Any, revert: Callable[[], None], length: int) -> LogitChange:
+    """The same for a live model that carries a patch, by undoing it.
+
+    Args:
+        model: Patched; afterwards it is not.
+        revert: Undoes the patch.
+        length: Tokens.
+
+    Raises:
+        VerificationError: the model cannot be run.
+    """
+    try:
+        with quiet():
+            new = _logits(model, _spread(length))
+            revert()
+            old = _logits(model, _spread(length))
+    except RuntimeError as error:
+        raise VerificationError(f"the model cannot be run: {error}") from error
+    short, long = ((a - b).abs().max().item() for a, b in zip(new, old, strict=True))
+    return LogitChange(short, long, length)
+
+
 def _run(
     folder: Path, before: Mapping[str, Any] | None, spread: torch.Tensor, *, remote_code: bool
 ) -> list[torch.Tensor]:
     """Logits (64, vocabulary) of the short and of the long run."""
     words: dict[str, Any] = {"trust_remote_code": remote_code}
-    config = AutoConfig.from_pretrained(str(folder), **words)
-    if before is not None:
-        plain = {k: v for k, v in before.items() if k not in ("auto_map", "model_type")}
-        config = type(config).from_dict(dict(plain))
-    text_only = type(config) in AutoModelForCausalLM._model_mapping or remote_code
-    template = AutoModelForCausalLM if text_only else AutoModelForImageTextToText
-    model = template.from_pretrained(
+    if before is None:
+        config = AutoConfig.from_pretrained(str(folder), **words)
+    else:
+        config = config_of(before, folder, remote_code=remote_code)
+    model = template_of(config, remote_code=remote_code).from_pretrained(
         str(folder), config=config, dtype=torch.float32, use_safetensors=True, **words
-    ).eval()
-    vocabulary = config.get_text_config(decoder=True).vocab_size
+    )
+    return _logits(model.eval(), spread)
+
+
+def _spread(length: int) -> torch.Tensor:
+    """Half of the tokens at the beginning and half at the end."""
+    half = _SPAN // 2
+    return torch.cat([torch.arange(half), torch.arange(length - half, length)])
+
+
+def _logits(model: Any, spread: torch.Tensor) -> list[torch.Tensor]:
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(vocabulary, (1, _SPAN), generator=generator)
+    ids = torch.randint(vocabulary, (1, _SPAN), generator=generator).to(model.device)
     mask = torch.ones_like(ids)  # without it, a jump in positions is taken for a new document
     with torch.no_grad():
         return [
             model(
-                input_ids=ids, attention_mask=mask, position_ids=positions[None], use_cache=False
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions[None].to(model.device),
+                use_cache=False,
             ).logits[0]
             for positions in (torch.arange(_SPAN), spread)
         ]

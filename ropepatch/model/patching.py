@@ -82,13 +82,13 @@ class Patch:
         fixed = {k: make.unchanged(k) for k in site.labels if k not in changed}
         if self.follower.is_static:
             fixed |= {label: make(label, regimes.target) for label in changed}
-            return PatchedRotaryEmbedding(fixed, None)
+            return PatchedRotaryEmbedding(site.module, fixed, None)
         varying = Varying(changed, self.follower, make)
         for label in changed:
             varying.turn(label, regimes.trained)
         if changed:
             self.follower.varying.append(varying)
-        return PatchedRotaryEmbedding(fixed, varying if changed else None)
+        return PatchedRotaryEmbedding(site.module, fixed, varying if changed else None)
 
     def apply(self) -> Self:
         """Make the change; either all of it or nothing."""
@@ -97,7 +97,7 @@ class Patch:
         if self.scale_ratio != 1:
             self.scales = list(softmax_scales(self.text_model))
             for attention, scale in self.scales:
-                attention.scaling = scale * self.scale_ratio
+                attention.__dict__["scaling"] = scale * self.scale_ratio
         for site, module in zip(self.sites, self.modules, strict=True):
             module.training = site.module.training
             site.put(module)
@@ -179,7 +179,7 @@ class Patch:
             site.module.training = module.training
             site.put(site.module)
         for attention, scale in self.scales:
-            attention.scaling = scale
+            attention.__dict__["scaling"] = scale
         self.edit.revert()
         self.model.__dict__.pop(_HANDLE, None)
         self.active = False
@@ -290,6 +290,19 @@ def patch_of(model: Any) -> Patch | None:
     """The patch that a model carries, or None."""
     found = root_of(model).__dict__.get(_HANDLE)
     return found if isinstance(found, Patch) else None
+
+
+def described(model: Any) -> Description:
+    """The proof of effect of the patch that a model carries.
+
+    Raises:
+        PatchConflictError: it carries none.
+        VerificationError: it turns by other numbers than the method's.
+    """
+    found = patch_of(model)
+    if found is None:
+        raise PatchConflictError(f"this {type(model).__name__} carries no patch to verify.")
+    return found.describe()
 
 
 def _recipe(method: str | Recipe | Mapping[str, Any], words: dict[str, Any]) -> Recipe:

@@ -1,7 +1,7 @@
 """Reading one input of a text model in pieces, with a cache, and joining what comes out."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,9 +23,10 @@ class Piece:
 
 
 @cache
-def parameters_of(model_class: type) -> tuple[str, ...]:
+def parameters_of(model_class: Hashable) -> tuple[str, ...]:
     """Names of what a model's forward takes, in order, without `self`."""
-    return tuple(inspect.signature(model_class.forward).parameters)[1:]  # type: ignore[attr-defined]
+    forward: Any = getattr(model_class, "forward")  # noqa: B009
+    return tuple(inspect.signature(forward).parameters)[1:]
 
 
 def piece_of(given: Mapping[str, Any], piece: Piece, total: int, seen: int) -> dict[str, Any]:

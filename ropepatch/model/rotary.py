@@ -23,11 +23,31 @@ class PatchedRotaryEmbedding(torch.nn.Module):
     `torch.compile(fullgraph=True)` and CUDA graphs work as with the stock module.
     """
 
-    def __init__(self, fixed: Mapping[str, Turn], varying: "Varying | None") -> None:
-        """Turn by `fixed`, by label, except for the labels that vary."""
+    def __init__(
+        self, stock: torch.nn.Module, fixed: Mapping[str, Turn], varying: "Varying | None"
+    ) -> None:
+        """Turn by `fixed`, by label, except for the labels that vary, in the place of `stock`."""
         super().__init__()
+        self.__dict__["stock"] = stock  # no submodule: its buffers must not follow casts
         self.fixed = dict(fixed)
         self.varying = varying
+
+    def __getattr__(self, name: str) -> Any:
+        """What models and users read from the stock module; its numbers are those in force."""
+        own = self.__dict__
+        if "fixed" in own and name.endswith(("inv_freq", "attention_scaling")):
+            label, _, _ = name.rpartition("inv_freq" if name[-1] == "q" else "attention_scaling")
+            turn = self._turn_of(label.removesuffix("_"))
+            if turn is not None:
+                return turn.inv_freq if name[-1] == "q" else turn.attention_factor
+        if "stock" not in own:  # while it is being copied
+            raise AttributeError(name)
+        return getattr(own["stock"], name)
+
+    def _turn_of(self, label: str) -> Turn | None:
+        if self.varying is not None and label in self.varying.labels:
+            return self.varying.turn(label, self.varying.follower.regimes.trained)
+        return self.fixed.get(label)
 
     def forward(
         self,
@@ -49,7 +69,7 @@ class PatchedRotaryEmbedding(torch.nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """Follow the model to another device, never to another dtype."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         turns = [*self.fixed.values(), *(self.varying.turns.values() if self.varying else ())]
         for turn in turns:
             turn.to(fn(turn.inv_freq).device)
@@ -59,7 +79,8 @@ class PatchedRotaryEmbedding(torch.nn.Module):
     def device(self) -> torch.device:
         """Where its tables are."""
         turns = [*self.fixed.values(), *(self.varying.turns.values() if self.varying else ())]
-        return turns[0].inv_freq.device
+        device: torch.device = turns[0].inv_freq.device
+        return device
 
     def extra_repr(self) -> str:
         """What it turns by, for `print(model)`."""

@@ -104,13 +104,36 @@ def skeleton_of_config(config: Mapping[str, Any], *, code_from: Path | None = No
         return skeleton_of_folder(folder, remote_code=code_from is not None)
 
 
-def _build(config: PreTrainedConfig, *, remote_code: bool) -> Skeleton:
-    template = next((t for t in _TEMPLATES if type(config) in t._model_mapping), AutoModel)
-    if getattr(config, "auto_map", None) and remote_code:
-        template = AutoModelForCausalLM
+def meta_model(config: PreTrainedConfig, *, remote_code: bool = False) -> Any:
+    """The model of a config with all its tensors on the meta device."""
+    template = template_of(config, remote_code=remote_code)
     with torch.device("meta"):
         build: Any = template.from_config
-        model = build(config, trust_remote_code=remote_code)
+        return build(config, trust_remote_code=remote_code)
+
+
+def template_of(config: PreTrainedConfig, *, remote_code: bool = False) -> Any:
+    """The auto class that builds the model of a config, its head included where there is one."""
+    if getattr(config, "auto_map", None) and remote_code:
+        return AutoModelForCausalLM
+    return next((t for t in _TEMPLATES if type(config) in t._model_mapping), AutoModel)
+
+
+def config_of(words: Mapping[str, Any], folder: Path, *, remote_code: bool = False) -> Any:
+    """A config object with these words, of the class that a folder's config has.
+
+    Args:
+        words: As parsed from a `config.json`.
+        folder: Whose class, and code if that may run, is taken.
+        remote_code: Whether the folder's own Python files may run.
+    """
+    found = AutoConfig.from_pretrained(str(folder), trust_remote_code=remote_code)
+    plain = {k: v for k, v in words.items() if k not in ("auto_map", "model_type")}
+    return type(found).from_dict(plain)
+
+
+def _build(config: PreTrainedConfig, *, remote_code: bool) -> Skeleton:
+    model = meta_model(config, remote_code=remote_code)
     text_config = config.get_text_config(decoder=True)
     rotary: dict[str, torch.nn.Module] = {}
     for module in model.modules():

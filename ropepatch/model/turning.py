@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from ropepatch.errors import UnsupportedModelError
+from ropepatch.errors import CacheError, UnsupportedModelError
 from ropepatch.geometry import Frequencies
 
 Layout = Literal["halves", "pairs", "single", "complex", "own"]
@@ -18,6 +18,8 @@ Layout = Literal["halves", "pairs", "single", "complex", "own"]
 knows (several axes of positions)."""
 
 _DIRECT: tuple[Layout, ...] = ("halves", "pairs", "single")
+_AXES = (3, 4, 2)
+"""How many axes of positions models of several modalities have."""
 _INSTANCE = ("forward", "_old_forward", "_hf_hook")
 """What accelerate puts on a module; a copy must not carry it."""
 
@@ -73,7 +75,11 @@ class Turn:
         return cos, sin
 
     def by_pair(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cos and sin of each pair, (batch or 1, tokens, pairs), float32."""
+        """Cos and sin of each pair, (batch or 1, tokens, pairs), float32.
+
+        Raises:
+            CacheError: the two features of a pair do not turn alike.
+        """
         found = self(torch.zeros(1, 1, 1, device=position_ids.device), position_ids)
         if self.layout == "complex":
             return found.real, found.imag
@@ -83,6 +89,11 @@ class Turn:
             return cos, sin
         if self.layout == "pairs":
             return cos[..., ::2], sin[..., ::2]
+        if not (torch.equal(cos[..., :pairs], cos[..., pairs:])):
+            raise CacheError(
+                "the two features of a pair turn by different axes of positions here, so cached "
+                "keys cannot be turned again; pin the length: `with patch.pinned(LENGTH):`."
+            )
         return cos[..., :pairs], sin[..., :pairs]
 
     def to(self, device: torch.device) -> None:
@@ -102,7 +113,7 @@ def layout_of(stock: torch.nn.Module, label: str, inv_freq: torch.Tensor) -> Lay
     table = inv_freq.cpu()
     own = Turn(table, 1.0, "own", stock, label)
     flat = torch.tensor([[0, 1, 7]])
-    axes = torch.tensor([[[0, 1, 7]], [[0, 2, 5]], [[0, 3, 11]]])
+    axes = torch.tensor([[[0, 1, 7]], [[0, 2, 5]], [[0, 3, 11]], [[0, 4, 13]]])
     dtypes = (torch.float32, torch.bfloat16)
     try:
         wanted = {d: own(torch.zeros(1, 3, 1, dtype=d), flat) for d in dtypes}
@@ -119,11 +130,14 @@ def layout_of(stock: torch.nn.Module, label: str, inv_freq: torch.Tensor) -> Lay
             raise UnsupportedModelError(f"{type(stock).__name__} returns one real tensor.")
         _check_turns(stock, wanted[torch.float32], other)
         return "complex"
-    several = _call_or_none(own, axes)
+    several = {count: _call_or_none(own, axes[:count]) for count in _AXES}
     for layout in _DIRECT:
         ours = Turn(table, 1.0, layout, stock, label)
         same = all(_equal(ours(torch.zeros(1, 3, 1, dtype=d), flat), wanted[d]) for d in dtypes)
-        on_axes = several is None or _equal(ours(torch.zeros(1, 3, 1), axes), several)
+        on_axes = all(
+            theirs is None or _equal(ours(torch.zeros(1, 3, 1), axes[:count]), theirs)
+            for count, theirs in several.items()
+        )
         if same and on_axes:
             return layout
     _check_turns(stock, wanted[torch.float32][1], other[1])
@@ -138,7 +152,7 @@ def _check_turns(stock: torch.nn.Module, found: torch.Tensor, other: torch.Tenso
 
 
 def _wants_axes(own: Turn, axes: torch.Tensor) -> bool:
-    return _call_or_none(own, axes) is not None
+    return any(_call_or_none(own, axes[:count]) is not None for count in _AXES)
 
 
 def _call_or_none(own: Turn, positions: torch.Tensor) -> Any:

@@ -19,7 +19,7 @@ def verify(
     remote_code: RemoteCode = False,
 ) -> None:
     """Read a checkpoint back through transformers and compare with the method's own numbers."""
-    from ropepatch.extending import verify as verify_folder
+    from ropepatch.verifying import verify as verify_folder
     from ropepatch_cli import render
     from ropepatch_cli.working import waiting
 

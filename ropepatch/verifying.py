@@ -1,0 +1,133 @@
+"""Checking a checkpoint, or a live model, against what was asked of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropepatch.checkpoint.folder import read_config
+from ropepatch.config_json.layout import Layout, read_layout
+from ropepatch.config_json.paths import text_part
+from ropepatch.config_json.plan import STAMP, erase_recipe, read_stamp
+from ropepatch.config_json.write import Change, write_recipe
+from ropepatch.errors import ConfigError, VerificationError
+from ropepatch.recipe import Recipe
+
+if TYPE_CHECKING:
+    from ropepatch.methods.base import Method
+    from ropepatch.model.logits import LogitChange
+    from ropepatch.model.proof import Proof
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found."""
+
+    proof: "Proof"
+    logits: "LogitChange | None"
+
+
+def verify(model: Any, *, logits: bool = False, remote_code: bool = False) -> Verification:
+    """Check later what `extend` or `patch` checked; any scaled checkpoint will do.
+
+    Args:
+        model: A checkpoint folder, or a live model that carries a patch.
+        logits: Also run the weights, under the config before and after (folders only).
+        remote_code: Let the checkpoint's own Python files run.
+
+    Raises:
+        VerificationError: it does not do what it says.
+        RopepatchError: it cannot be read, or carries nothing to verify.
+    """
+    if not isinstance(model, str | Path):
+        from ropepatch.model.patching import described
+
+        return Verification(described(model).proof, None)
+    path = Path(model)
+    config, _ = read_config(path)
+    stamp = read_stamp(config)
+    if stamp is not None and "live_only" in stamp:
+        return _verify_live(path, config, stamp, logits=logits, remote_code=remote_code)
+    return _verify_folder(path, config, logits=logits, remote_code=remote_code)
+
+
+def _verify_live(
+    path: Path, config: dict[str, Any], stamp: dict[str, Any], *, logits: bool, remote_code: bool
+) -> Verification:
+    """A checkpoint that only `load` reads: as it patches, on a model without weights."""
+    from ropepatch.loading import load
+    from ropepatch.model.logits import compare_patched
+    from ropepatch.model.patching import patch, patch_of
+    from ropepatch.model.skeleton import config_of, meta_model, quiet
+
+    before = erase_recipe(config)
+    with quiet():
+        parsed = config_of(before, path, remote_code=remote_code)
+        model = meta_model(parsed, remote_code=remote_code)
+    proof = patch(model, Recipe.from_dict(stamp["recipe"]), replace=True).describe().proof
+    if not logits:
+        return Verification(proof, None)
+    import torch
+
+    real = load(path, remote_code=remote_code, dtype=torch.float32).eval()
+    handle = patch_of(real)
+    if handle is None:
+        raise VerificationError(f"{path} was loaded without its patch.")
+    return _with_logits(proof, compare_patched(real, handle.revert, proof.length))
+
+
+def _verify_folder(
+    path: Path, config: dict[str, Any], *, logits: bool, remote_code: bool
+) -> Verification:
+    """A checkpoint that plain transformers reads."""
+    from ropepatch.model.logits import compare_logits
+    from ropepatch.model.proof import prove
+
+    methods: dict[str, Method]
+    if STAMP in config:
+        before = erase_recipe(config)
+        recipe = Recipe.from_dict(config[STAMP].get("recipe"))
+        change = write_recipe(before, recipe, replace=True)
+        layout, methods, length = change.layout, dict(change.methods), change.target_length
+        _check_length(config, change)
+    else:
+        before, layout = _unscaled(config)
+        methods = {k: s.method for k, s in read_layout(config).schedules.items() if s.method}
+        length = max(layout.configured_length, layout.trained_length + 1)
+        methods = {label: m for label, m in methods.items() if not m.idle or m.length_dependent}
+        if not methods:
+            raise ConfigError(
+                f"{path} is not scaled: plain RoPE, trained on {layout.trained_length} tokens; "
+                "there is nothing to verify."
+            )
+    proof = prove(path, before, layout, methods, length, remote_code=remote_code)
+    if not logits:
+        return Verification(proof, None)
+    return _with_logits(proof, compare_logits(path, before, length, remote_code=remote_code))
+
+
+def _with_logits(proof: "Proof", change: "LogitChange") -> Verification:
+    if change.long == 0:
+        raise VerificationError(
+            f"logits at {change.long_length} tokens are the same with and without it."
+        )
+    return Verification(proof, change)
+
+
+def _check_length(config: dict[str, Any], change: Change) -> None:
+    """Refuse a length field that somebody has changed since."""
+    key = "max_position_embeddings"
+    found = text_part(config, change.layout.path).get(key)
+    want = text_part(change.after, change.layout.path)[key]
+    if found != want:
+        raise VerificationError(
+            f"{key} is {found}, but {change.recipe.method} needs {want} there; write it back, or "
+            "extend again."
+        )
+
+
+def _unscaled(config: dict[str, Any]) -> tuple[dict[str, Any], Layout]:
+    """The same config with plain RoPE, for a checkpoint that we did not scale."""
+    from ropepatch.config_json.plain import without_scaling
+
+    before = without_scaling(config)
+    return before, read_layout(config)
