@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from ropepatch.errors import ConfigError
 
@@ -105,16 +105,20 @@ class Exceptions:
     """A `dynamic` block with an alpha is a larger base at every length (HunYuan)."""
     even_layers_first: bool = False
     """Its window is on even layers below `max_window_layers`, not on those from there on."""
-    interleaved_keys: bool = False
-    """Its cached keys hold the two features of a pair side by side."""
-    unknown_keys: str | None = None
-    """Why cached keys cannot be turned again (they are not kept per token, say)."""
+    one_pass: str | None = None
+    """Why an input cannot be continued with a cache and stay what it was, in words."""
+    indexer: Literal["first", "last", "still"] | None = None
+    """Which features of its sparse attention's indexer keys turn."""
+    norm_after: str | None = None
+    """Attribute of its attention: a norm that keys go through after they were turned."""
     legacy_type_key: str = "rope_type"
     """The key older transformers wants for the type in `rope_scaling`."""
 
 
 _PHI3 = Exceptions(rope_types=("default", "longrope"), windowed=True, legacy_type_key="type")
 _MLA = Exceptions(softmax_mscale=True)
+_MLA_INDEXED = Exceptions(softmax_mscale=True, indexer="first")
+_MLA_INDEXED_LAST = Exceptions(softmax_mscale=True, indexer="last")
 _GLOBAL_NOPE = Exceptions(unrotated=("full_attention",))
 _WINDOW_NOPE = Exceptions(unrotated_if_window=("full_attention",))
 _WINDOWED = Exceptions(windowed=True)
@@ -128,19 +132,24 @@ _MISTRAL4 = Exceptions(
 )
 _PER_LAYER = Exceptions(refused="its config gives every layer a rope_theta of its own")
 _DEFAULT_ONLY = Exceptions(rope_types=("default",))
-_ALPHA = Exceptions(alpha_is_base=True)
+_ALPHA = Exceptions(alpha_is_base=True, norm_after="key_layernorm")
 
 EXCEPTIONS: dict[str, Exceptions] = {
     "afmoe": _GLOBAL_NOPE,
     "axk1": _MLA,
-    "axk2": _MLA,
+    "axk2": _MLA_INDEXED,
     "bailing_hybrid": _MLA,
     "codegen": _OWN_TABLE,
     "cohere2": _GLOBAL_NOPE,
     "cohere2_moe": Exceptions(
         refused="its global layers turn in the dense first layers only, which its config mixes"
     ),
-    "dots3_note_text": Exceptions(rope_types=("default", "linear", "dynamic", "yarn", "llama3")),
+    "diffusion_gemma_text": Exceptions(
+        one_pass="its decoder reads what its encoder has cached at one go"
+    ),
+    "dots3_note_text": Exceptions(
+        rope_types=("default", "linear", "dynamic", "yarn", "llama3"), indexer="first"
+    ),
     "dory": Exceptions(refused="its config lists attention and MLP halves as layers"),
     "doge": _WINDOWED,
     "cosmos3_edge_text": _DEFAULT_ONLY,
@@ -152,7 +161,7 @@ EXCEPTIONS: dict[str, Exceptions] = {
     ),
     "deepseek_v2": _MLA,
     "deepseek_v3": _MLA,
-    "deepseek_v32": _MLA,
+    "deepseek_v32": _MLA_INDEXED,
     "ernie4_5_vl_moe_text": Exceptions(
         refused="its code deals the pairs out among three axes, so they cannot be read back"
     ),
@@ -165,7 +174,7 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "falcon": Exceptions(rotates_only_if=("alibi", False, False)),
     "flint": _GLOBAL_NOPE,
     "glm4_moe_lite": _MLA,
-    "glm_moe_dsa": _MLA,
+    "glm_moe_dsa": _MLA_INDEXED,
     "gptj": _OWN_TABLE,
     "granite_swa": _PER_LAYER,
     "granitemoe_swa": _PER_LAYER,
@@ -173,10 +182,11 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "hunyuan_v1_dense": _ALPHA,
     "hunyuan_v1_moe": _ALPHA,
     "hunyuan_vl_text": _ALPHA,
-    "hy_v4": _MLA,
-    "hy_v4_vl_text": _MLA,
+    "hy_v4": _MLA_INDEXED_LAST,
+    "hy_v4_vl_text": _MLA_INDEXED_LAST,
     "kolibri1": _WINDOW_NOPE,
     "lara_mini": _GLOBAL_NOPE,
+    "llama4_text": Exceptions(norm_after="qk_norm"),
     "longcat_flash": _MLA,
     "minicpm3": _MLA,
     "minimax": _WINDOWED,
@@ -189,11 +199,14 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "mistral4": _MISTRAL4,
     "mistral_large4_text": _MLA,
     "mixtral": _WINDOWED,
+    "moshi": Exceptions(one_pass="its full pass looks beyond the window that its cache keeps"),
+    "nanochat": Exceptions(norm_after="k_norm"),
     "phi3": _PHI3,
     "phi4_multimodal": _PHI3,
     "phimoe": Exceptions(rope_types=("default",), windowed=True),
     "qwen2_moe": Exceptions(even_layers_first=True),
     "qwen3_moe": _WINDOWED,
+    "qwen4_exp_text": Exceptions(indexer="still"),
     "recurrent_gemma": Exceptions(
         refused="its attention sees a fixed window and its config names no length to extend"
     ),
@@ -201,6 +214,9 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "starcoder2": _WINDOWED,
     "t5gemma2_decoder": Exceptions(
         refused="it is half of an encoder-decoder, whose two halves turn by a config each"
+    ),
+    "unlimited_ocr_text": Exceptions(
+        one_pass="its window is counted from the end of the first input"
     ),
     "youtu": _MLA,
     "zamba2": Exceptions(rotates_only_if=("use_mem_rope", True, False)),

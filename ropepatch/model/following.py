@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers.cache_utils import DynamicCache
 
 from ropepatch.errors import CacheError, RecipeError
 from ropepatch.methods.base import LONGEST_LENGTH
-from ropepatch.model.key_cache import KeyPlace, KeyState, attach, own, turn_again
+from ropepatch.model.key_cache import KeyState, attach, own
+from ropepatch.model.key_turning import KeyPlace, turn_again
 from ropepatch.model.pieces import Piece, cache_of_output, join, parameters_of, piece_of
 from ropepatch.model.regimes import Regimes
 from ropepatch.model.rotary import Varying
@@ -47,20 +49,20 @@ class Follower:
         self,
         owner: str,
         regimes: Regimes,
-        layers: Mapping[str, tuple[int, ...]],
         places: Mapping[str, KeyPlace],
+        why_not: str | None,
     ) -> None:
         """Follow the length of one model's inputs.
 
         Args:
             owner: Names the patch; caches that it fills carry the name.
             regimes: Where frequencies change.
-            layers: By label, the layers that turn by it.
-            places: By label, where turned features lie in a key.
+            places: By label, how cached keys are kept.
+            why_not: Why an input cannot be read in pieces, if so.
         """
         self.owner = owner
         self.regimes = regimes
-        self.layers = dict(layers)
+        self.why_not = why_not
         self.places = dict(places)
         self.varying: list[Varying] = []
         """One per rotary module; they turn alike."""
@@ -140,7 +142,7 @@ class Follower:
         pieces = self._pieces(_flat(positions), given)
         frame = Frame(self, pieces[-1].regimes, state, positions[..., pieces[-1].start :])
         if len(pieces) > 1:
-            given = self._read_all_but_last(module, given, key, seen, pieces, frame)
+            given = self._read_all_but_last(module, given, key, positions, pieces, frame)
             cache = given[key]
             frame.state = own(cache, self.owner)
         self._enter(cache, frame)
@@ -182,18 +184,13 @@ class Follower:
         old, new = _wide(state.regimes, rows), _wide(frame.regimes, rows)
         if old == new:
             return
+        self._refuse_pieces()
         if getattr(cache, "offloading", False) and torch.cuda.is_available():
             torch.cuda.synchronize()  # a layer may be on its way between devices
         for label in self.varying[0].labels:
-            if label not in self.places:
-                raise CacheError(
-                    "where this model's cached keys keep their turned features is not known, so "
-                    "they cannot follow a change of the frequencies; pin the length for this "
-                    "text: `with patch.pinned(LENGTH):`."
-                )
             turn = self.varying[0].turn
             turns = [(turn(label, a), turn(label, b)) for a, b in zip(old, new, strict=True)]
-            turn_again(cache, self.layers[label], self.places[label], state.all_positions(), turns)
+            turn_again(cache, self.places[label], state.all_positions(), turns)
         state.regimes = frame.regimes
 
     def _pieces(self, positions: torch.Tensor, given: Mapping[str, Any]) -> list[Piece]:
@@ -207,6 +204,7 @@ class Follower:
         low, high = torch.stack((positions.min(), positions.max())).tolist()
         if self.regimes.at(low + 1) == (regime := self.regimes.at(high + 1)):
             return [Piece(0, count, (regime,))]
+        self._refuse_pieces()
         ends = self.regimes.ends(high + 1)
         places = torch.bucketize(
             (positions + 1).contiguous(), torch.tensor(ends, device=positions.device)
@@ -231,7 +229,7 @@ class Follower:
         module: Any,
         given: dict[str, Any],
         key: str,
-        seen: int,
+        positions: torch.Tensor,
         pieces: list[Piece],
         frame: Frame,
     ) -> dict[str, Any]:
@@ -243,22 +241,29 @@ class Follower:
                 "`with patch.pinned(LENGTH):`."
             )
         total = pieces[-1].stop
+        seen = frame.state.total
         config = getattr(module.config, "use_cache", True)
         wanted = config if given.get("use_cache") is None else given["use_cache"]
         frame.borrowed = given.get(key) is None and not wanted
         given = given | {"use_cache": True}
+        if "position_ids" in parameters_of(module.__class__):
+            given["position_ids"] = positions
         for piece in pieces[:-1]:
             words = piece_of(given, piece, total, seen) | {"return_dict": True}
             output = module(**words)
+            if given.get(key) is None and cache_of_output(output) is None:
+                words[key] = DynamicCache(config=module.config)  # it makes none itself
+                output = module(**words)
             frame.earlier.append(output)
-            given[key] = cache_of_output(output)
-            if given[key] is None:
-                raise CacheError(
-                    f"{type(module).__name__} gives no cache back, so an input that crosses a "
-                    "change of the frequencies cannot be read in pieces; pin the length: "
-                    "`with patch.pinned(LENGTH):`."
-                )
+            given[key] = cache_of_output(output) or words.get(key)
         return piece_of(given, pieces[-1], total, seen)
+
+    def _refuse_pieces(self) -> None:
+        if self.why_not is not None:
+            raise CacheError(
+                f"this text crosses a change of the frequencies, and {self.why_not}; pin the "
+                "length: `with patch.pinned(LENGTH):`."
+            )
 
     def _rows(self, last: torch.Tensor) -> tuple[int, ...]:
         """Regimes by row from the last position of each, (rows, 1)."""

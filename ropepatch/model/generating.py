@@ -45,7 +45,7 @@ class Generating:
         return (
             kind == "quantized"
             or any(isinstance(layer, BaseQuantizedLayer) for layer in layers)
-            or set(self.follower.layers) != set(self.follower.places)
+            or self.follower.why_not is not None
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from ropepatch.config_json.layout import Schedule
+from ropepatch.errors import UnsupportedModelError
 from ropepatch.geometry import Frequencies
 from ropepatch.methods.base import Method
 from ropepatch.model.turning import Turn, layout_of, stock_numbers, table_of
@@ -34,6 +35,12 @@ class TurnMaker:
         Raises:
             UnsupportedModelError: it does not turn by its inverse frequencies.
         """
+        learned = [name for name, _ in stock.named_parameters()]
+        if learned:
+            raise UnsupportedModelError(
+                f"{type(stock).__name__} has trained parameters of its own ({learned[0]}), which a "
+                "patch would take out of the model; write the change with ropepatch.extend."
+            )
         self.stock = stock
         self.schedules = dict(schedules)
         self.methods = dict(methods)

@@ -14,6 +14,7 @@ from ropepatch.errors import NotExpressibleError, PatchConflictError, RecipeErro
 from ropepatch.model.describing import Description, describe
 from ropepatch.model.following import Follower
 from ropepatch.model.generating import Generating
+from ropepatch.model.key_places import key_places
 from ropepatch.model.live_config import put_change, text_config_of
 from ropepatch.model.making import TurnMaker
 from ropepatch.model.regimes import Regimes
@@ -21,7 +22,6 @@ from ropepatch.model.rotary import PatchedRotaryEmbedding, Varying
 from ropepatch.model.sites import (
     Site,
     find_sites,
-    key_places,
     root_of,
     softmax_scales,
     text_model_of,
@@ -60,14 +60,21 @@ class Patch:
             growth=asked.growth,
         )
         labels = tuple(methods)
-        self.follower = Follower(
-            owner=repr((change.recipe.to_dict(), sorted(layout.schedules), layout.trained_length)),
-            regimes=regimes,
-            layers={k: tuple(i for g in layout.groups_of(k) for i in g.layers) for k in labels},
-            places=key_places(self.text_model, layout, labels),
-        )
+        words = (change.recipe.to_dict(), sorted(layout.schedules), layout.trained_length)
+        self.follower = Follower(repr(words), regimes, {}, layout.family.row.one_pass)
         self.scale_ratio = _scale_ratio(change, regimes)
         self.modules = [self._module(site, labels) for site in self.sites]
+        if not self.follower.is_static:
+            some_layout = self.modules[0].layout
+            self.follower.places = dict(
+                key_places(
+                    self.text_model,
+                    layout,
+                    labels,
+                    self.sites[0].module,
+                    is_complex=some_layout == "complex",
+                )
+            )
 
     def _module(self, site: Site, labels: tuple[str, ...]) -> PatchedRotaryEmbedding:
         change, regimes = self.change, self.follower.regimes

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from ropepatch.model.turning import Turn
+from ropepatch.model.turning import Layout, Turn
 
 if TYPE_CHECKING:
     from ropepatch.model.following import Follower
@@ -74,6 +74,13 @@ class PatchedRotaryEmbedding(torch.nn.Module):
         for turn in turns:
             turn.to(fn(turn.inv_freq).device)
         return self
+
+    @property
+    def layout(self) -> Layout:
+        """How its cos and sin are laid out."""
+        turns = [*self.fixed.values(), *(self.varying.turns.values() if self.varying else ())]
+        layout: Layout = turns[0].layout
+        return layout
 
     @property
     def device(self) -> torch.device:

@@ -1,15 +1,13 @@
 """Where the rotary parts of a live model are, found by structure and not by class names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ropepatch.config_json.layout import Layout
 from ropepatch.errors import UnsupportedModelError
-from ropepatch.model.key_cache import KeyPlace
 from ropepatch.model.rotary import PatchedRotaryEmbedding
 
 
@@ -111,19 +109,3 @@ def softmax_scales(
         scale = getattr(module, "scaling", None)
         if name.endswith(("self_attn", "attention")) and isinstance(scale, float):
             yield module, scale
-
-
-def key_places(
-    text_model: torch.nn.Module, layout: Layout, labels: tuple[str, ...]
-) -> Mapping[str, KeyPlace]:
-    """By label, where cached keys hold their turned features; absent where it is not known."""
-    row = layout.family.row
-    if row.unknown_keys:
-        return {}
-    interleaved = row.interleaved_keys
-    places = {}
-    for label in labels:
-        geometry = layout.schedules[label].geometry
-        start = -geometry.rotary_dim if layout.family.is_mla else 0
-        places[label] = KeyPlace(start, interleaved)
-    return places

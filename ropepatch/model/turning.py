@@ -64,9 +64,10 @@ class Turn:
         if self.stock is not None:
             return self.stock(x, position_ids, *((self.label,) if self.label else ()))
         angles = position_ids[..., None].float() * self.inv_freq
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles.cos(), angles.sin_()  # in place: for long inputs memory is the price
         if self.attention_factor != 1:
-            cos, sin = cos * self.attention_factor, sin * self.attention_factor
+            cos.mul_(self.attention_factor)
+            sin.mul_(self.attention_factor)
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         if self.layout == "halves":
             return torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
@@ -87,14 +88,16 @@ class Turn:
         pairs = self.inv_freq.numel()
         if cos.shape[-1] == pairs:
             return cos, sin
-        if self.layout == "pairs":
-            return cos[..., ::2], sin[..., ::2]
-        if not (torch.equal(cos[..., :pairs], cos[..., pairs:])):
-            raise CacheError(
-                "the two features of a pair turn by different axes of positions here, so cached "
-                "keys cannot be turned again; pin the length: `with patch.pinned(LENGTH):`."
-            )
-        return cos[..., :pairs], sin[..., :pairs]
+        for first, second in (
+            (slice(pairs), slice(pairs, None)),
+            (slice(0, None, 2), slice(1, None, 2)),
+        ):
+            if torch.equal(cos[..., first], cos[..., second]):
+                return cos[..., first], sin[..., first]
+        raise CacheError(
+            "the two features of a pair turn by different axes of positions here, so cached keys "
+            "cannot be turned again; pin the length: `with patch.pinned(LENGTH):`."
+        )
 
     def to(self, device: torch.device) -> None:
         """Move the table; the dtype never changes."""
