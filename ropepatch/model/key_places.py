@@ -9,6 +9,9 @@ import torch
 from ropepatch.config_json.layout import Layout
 from ropepatch.model.key_turning import KeyPlace
 
+_TURNS = ("rotate_half_llm", "rotate_half")
+"""What the function is called; where a vision tower has one of its own, the text's comes first."""
+
 
 def key_places(
     text_model: torch.nn.Module,
@@ -51,7 +54,8 @@ def _pairing(stock: torch.nn.Module) -> tuple[bool, bool]:
 
     Every family has a function of this name beside its rotary module, or takes halves.
     """
-    turn: Any = getattr(sys.modules[type(stock).__module__], "rotate_half", None)
+    beside = sys.modules[type(stock).__module__]
+    turn: Any = next((getattr(beside, n) for n in _TURNS if hasattr(beside, n)), None)
     if turn is None:
         return False, False
     found = turn(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist()

@@ -105,7 +105,7 @@ def softmax_scales(
     text_model: torch.nn.Module,
 ) -> Iterator[tuple[torch.nn.Module, float]]:
     """Attention modules that keep a softmax scale of their own, and the scale."""
-    for name, module in text_model.named_modules():
+    for module in text_model.modules():
         scale = getattr(module, "scaling", None)
-        if name.endswith(("self_attn", "attention")) and isinstance(scale, float):
+        if "Attention" in type(module).__name__ and isinstance(scale, float):
             yield module, scale

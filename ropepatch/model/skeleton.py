@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from ropepatch.errors import VerificationError
 from ropepatch.geometry import Frequencies
+from ropepatch.model.sites import softmax_scales
 
 _TEMPLATES = (AutoModelForCausalLM, AutoModelForImageTextToText, AutoModel)
 
@@ -163,10 +164,8 @@ def _labels(module: torch.nn.Module) -> list[str]:
 
 
 def _softmax_scale(model: torch.nn.Module, text_type: type[PreTrainedConfig]) -> float | None:
-    for name, module in model.named_modules():
-        scale = getattr(module, "scaling", None)
-        of_text = isinstance(getattr(module, "config", None), text_type | None)
-        if name.endswith(("self_attn", "attention")) and of_text and isinstance(scale, float):
+    for attention, scale in softmax_scales(model):
+        if isinstance(getattr(attention, "config", None), text_type | None):
             return scale
     return None
 

@@ -141,6 +141,7 @@ def _axes(sections: list[int], **words: Any) -> Config:
 
 
 _OWN: dict[str, Config] = {
+    "bailing_hybrid": {"max_position_embeddings": TRAINED},
     "cohere_compass_text": {
         "layer_types": _MIXED,
         "rope_parameters": {
