@@ -33,6 +33,8 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
             f"extended by ropepatch: {method}, {tokens(found.stamp.get('trained_length'))} → "
             f"{tokens(found.stamp.get('target_length'))} tokens"
         )
+        if "live_only" in found.stamp:
+            line("only ropepatch.load reads it so; plain transformers refuses it (see below)")
     schedules = Listing(
         "schedule", "in force", ">θ", ">head", ">rotated", ">slowest wave", ">incomplete"
     )
@@ -58,7 +60,8 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
             tokens(group.window) if group.window else "global" if group.attends else "no attention",
         )
     layers.show()
-    notes(layout.notes)
+    live = (found.stamp or {}).get("live_only")
+    notes((*layout.notes, *([f"live only: {live}"] if live else ())))
     for name, preview in previews.items():
         _show_preview(name, preview, found)
 

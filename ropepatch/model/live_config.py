@@ -20,7 +20,8 @@ class ConfigEdit:
         self.undo: list[tuple[PreTrainedConfig, str, Any]] = []
 
     def put(self, config: PreTrainedConfig, key: str, value: Any) -> None:
-        """Set one attribute."""
+        """Set one attribute, by the name that its class keeps it under."""
+        key = type(config).attribute_map.get(key, key)
         self.undo.append((config, key, config.__dict__.get(key, _ABSENT)))
         setattr(config, key, value)
 

@@ -72,7 +72,7 @@ class PatchedRotaryEmbedding(torch.nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         turns = [*self.fixed.values(), *(self.varying.turns.values() if self.varying else ())]
         for turn in turns:
-            turn.to(fn(turn.inv_freq).device)
+            turn.move(fn(turn.inv_freq).device)
         return self
 
     @property
@@ -113,7 +113,8 @@ class Varying:
         if found is None:
             if len(self.turns) >= _MOST_TURNS:  # many pinned lengths, say
                 self.turns.pop(next(iter(self.turns)), None)
-            found = self.turns[key] = self.make(label, regime)
+            with torch.inference_mode(False):  # it will serve training as well
+                found = self.turns[key] = self.make(label, regime)
         return found
 
     def __call__(self, label: str, x: torch.Tensor, position_ids: torch.Tensor) -> Any:

@@ -107,5 +107,7 @@ def softmax_scales(
     """Attention modules that keep a softmax scale of their own, and the scale."""
     for module in text_model.modules():
         scale = getattr(module, "scaling", None)
-        if "Attention" in type(module).__name__ and isinstance(scale, float):
+        if (
+            "Attention" in type(module).__name__ or type(module).__name__.endswith("MLA")
+        ) and isinstance(scale, float):
             yield module, scale

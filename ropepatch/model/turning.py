@@ -52,6 +52,10 @@ class Turn:
         self.layout = layout
         self.label = label
         self.stock = None if layout in _DIRECT else _fixed(stock, label, inv_freq, attention_factor)
+        self.wide = _widened(inv_freq, layout)
+        """(width,): each frequency as often as cos and sin hold it."""
+        self.elsewhere: dict[torch.device, Turn] = {}
+        """Copies on other devices, where one module serves several."""
 
     def __call__(self, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
         """What the stock module would return: cos and sin, (batch, tokens, width), in x's dtype.
@@ -60,20 +64,28 @@ class Turn:
             x: Hidden states; only their device and dtype count.
             position_ids: (batch or 1, tokens), or (axes, batch, tokens).
         """
-        self.to(x.device)
+        if self.inv_freq.device != x.device:
+            return self.on(x.device)(x, position_ids)
         if self.stock is not None:
             return self.stock(x, position_ids, *((self.label,) if self.label else ()))
-        angles = position_ids[..., None].float() * self.inv_freq
+        one = position_ids.shape[-1] == 1  # then calls cost more than cosines
+        angles = position_ids[..., None].float() * (self.wide if one else self.inv_freq)
         cos, sin = angles.cos(), angles.sin_()  # in place: for long inputs memory is the price
         if self.attention_factor != 1:
             cos.mul_(self.attention_factor)
             sin.mul_(self.attention_factor)
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-        if self.layout == "halves":
-            return torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
-        if self.layout == "pairs":
-            return cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
-        return cos, sin
+        return (cos, sin) if one else (_widened(cos, self.layout), _widened(sin, self.layout))
+
+    def on(self, device: torch.device) -> "Turn":
+        """The same turning on another device."""
+        found = self.elsewhere.get(device)
+        if found is None:
+            found = copy.copy(self)
+            found.elsewhere = {}
+            found.move(device)
+            self.elsewhere[device] = found
+        return found
 
     def by_pair(self, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cos and sin of each pair, (batch or 1, tokens, pairs), float32.
@@ -99,12 +111,14 @@ class Turn:
             "cannot be turned again; pin the length: `with patch.pinned(LENGTH):`."
         )
 
-    def to(self, device: torch.device) -> None:
+    def move(self, device: torch.device) -> None:
         """Move the table; the dtype never changes."""
-        if self.inv_freq.device != device and device.type != "meta":
-            self.inv_freq = self.inv_freq.to(device)
-            if self.stock is not None:
-                self.stock.__dict__[_prefix(self.label) + "inv_freq"] = self.inv_freq
+        if self.inv_freq.device == device or device.type == "meta":
+            return
+        with torch.inference_mode(False):
+            self.inv_freq, self.wide = self.inv_freq.to(device), self.wide.to(device)
+        if self.stock is not None:
+            self.stock = _fixed(self.stock, self.label, self.inv_freq, self.attention_factor)
 
 
 def layout_of(stock: torch.nn.Module, label: str, inv_freq: torch.Tensor) -> Layout:
@@ -171,6 +185,13 @@ def _equal(ours: Any, theirs: Any) -> bool:
         and len(theirs) == 2
         and all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     )
+
+
+def _widened(values: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """(.., pairs) as cos and sin hold them."""
+    if layout == "halves":
+        return torch.cat((values, values), dim=-1)
+    return values.repeat_interleave(2, dim=-1) if layout == "pairs" else values
 
 
 def _prefix(label: str) -> str:
