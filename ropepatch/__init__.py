@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from ropepatch.geometry import Frequencies, RotaryGeometry
     from ropepatch.loading import load
     from ropepatch.methods.table import METHODS
-    from ropepatch.model.patching import Patch, patch, patch_of
+    from ropepatch.model.handle import Patch
+    from ropepatch.model.patching import patch, patch_of
     from ropepatch.recipe import Recipe
     from ropepatch.verifying import verify
 
 _WHERE = {
     "METHODS": "ropepatch.methods.table",
-    "Patch": "ropepatch.model.patching",
+    "Patch": "ropepatch.model.handle",
     "Frequencies": "ropepatch.geometry",
     "Recipe": "ropepatch.recipe",
     "RopepatchError": "ropepatch.errors",

@@ -130,6 +130,8 @@ _MISTRAL4 = Exceptions(
     rope_types=("linear", "dynamic", "yarn", "llama3", "longrope"),
     keeps=("partial_rotary_factor", "llama_4_scaling_beta", "original_max_position_embeddings"),
 )
+_CUT = Exceptions(rope_types=("default", "linear", "dynamic", "yarn", "llama3", "longrope"))
+"""Its attention cuts heads by partial_rotary_factor, another thing under `proportional`."""
 _PER_LAYER = Exceptions(refused="its config gives every layer a rope_theta of its own")
 _DEFAULT_ONLY = Exceptions(rope_types=("default",))
 _ALPHA = Exceptions(alpha_is_base=True, norm_after="key_layernorm")
@@ -176,6 +178,7 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "glm4_moe_lite": _MLA,
     "glm_moe_dsa": _MLA_INDEXED,
     "gptj": _OWN_TABLE,
+    "gpt_neox_japanese": _CUT,
     "granite_swa": _PER_LAYER,
     "granitemoe_swa": _PER_LAYER,
     "granitemoehybrid": Exceptions(rotates_only_if=("position_embedding_type", "rope", None)),
@@ -201,6 +204,8 @@ EXCEPTIONS: dict[str, Exceptions] = {
     "mixtral": _WINDOWED,
     "moshi": Exceptions(one_pass="its full pass looks beyond the window that its cache keeps"),
     "nanochat": Exceptions(norm_after="k_norm"),
+    "persimmon": _CUT,
+    "phi": _CUT,
     "phi3": _PHI3,
     "phi4_multimodal": _PHI3,
     "phimoe": Exceptions(rope_types=("default",), windowed=True),
@@ -211,6 +216,7 @@ EXCEPTIONS: dict[str, Exceptions] = {
         refused="its attention sees a fixed window and its config names no length to extend"
     ),
     "sarvam_mla": _MLA,
+    "stablelm": _CUT,
     "starcoder2": _WINDOWED,
     "t5gemma2_decoder": Exceptions(
         refused="it is half of an encoder-decoder, whose two halves turn by a config each"

@@ -8,38 +8,28 @@ however the text arrives.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache
 
-from ropepatch.errors import CacheError, RecipeError
-from ropepatch.methods.base import LONGEST_LENGTH
+from ropepatch.errors import CacheError
+from ropepatch.model.frames import (
+    FRAMES,
+    PINS,
+    Frame,
+    checked_length,
+    flat,
+    narrow,
+    positions_of,
+    push,
+    wide,
+)
 from ropepatch.model.key_cache import KeyState, attach, own
 from ropepatch.model.key_turning import KeyPlace, turn_again
 from ropepatch.model.pieces import Piece, cache_of_output, join, parameters_of, piece_of
 from ropepatch.model.regimes import Regimes
 from ropepatch.model.rotary import Varying
-
-
-@dataclass
-class Frame:
-    """One forward of the text model, while it runs."""
-
-    follower: "Follower"
-    regimes: tuple[int, ...]
-    state: KeyState
-    positions: torch.Tensor
-    earlier: list[Any] = field(default_factory=list)
-    """Outputs of the pieces that were read before the last one."""
-    borrowed: bool = False
-    """Whether a cache was needed for the pieces alone."""
-
-
-_FRAMES: ContextVar[tuple[Frame, ...]] = ContextVar("ropepatch_frames", default=())
-_PINS: ContextVar[tuple[tuple[str, int], ...]] = ContextVar("ropepatch_pins", default=())
 
 
 class Follower:
@@ -87,26 +77,26 @@ class Follower:
     @contextmanager
     def pinned_here(self, length: int) -> Iterator[None]:
         """The same for what this thread does within the block."""
-        before = _PINS.get()
-        token = _PINS.set((*before, (self.owner, checked_length(length))))
+        before = PINS.get()
+        token = PINS.set((*before, (self, checked_length(length))))
         try:
             yield
         finally:
-            _PINS.reset(token)
+            PINS.reset(token)
 
     def pin(self) -> int | None:
         """The regime of the pinned length, the innermost first."""
-        here = (length for owner, length in reversed(_PINS.get()) if owner == self.owner)
+        here = (length for one, length in reversed(PINS.get()) if one is self)
         length = next(here, self.pins[-1] if self.pins else None)
         return None if length is None else self.regimes.pinned(length)
 
     def regimes_now(self, position_ids: torch.Tensor) -> tuple[int, ...]:
         """By row, what a rotary module is to turn by; outside a forward, by its own positions."""
-        for frame in reversed(_FRAMES.get()):
+        for frame in reversed(FRAMES.get()):
             if frame.follower is self:
                 return frame.regimes
         pin = self.pin()
-        return (pin,) if pin is not None else self._rows(_flat(position_ids).amax(-1, keepdim=True))
+        return (pin,) if pin is not None else self._rows(flat(position_ids).amax(-1, keepdim=True))
 
     def before(self, module: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """Forward pre-hook of the text model.
@@ -126,7 +116,7 @@ class Follower:
         cache = given.get(key)
         state = own(cache, self.owner) if cache is not None else KeyState(self.owner)
         if self.is_static:
-            _push(Frame(self, (self.regimes.target,), state, torch.empty(0)))
+            push(Frame(self, (self.regimes.target,), state, torch.empty(0)))
             return None
         seen = int(cache.get_seq_length()) if cache is not None else 0
         state.crop(seen)
@@ -135,18 +125,18 @@ class Follower:
                 f"the cache holds {seen} tokens, {state.total} of them read under this patch; "
                 "start with an empty cache."
             )
-        positions = _positions(given, seen)
+        positions = positions_of(given, seen)
         if positions is None:  # neither ids nor embeddings: the model will say so
-            _push(Frame(self, (self.regimes.trained,), state, torch.empty(0)))
+            push(Frame(self, (self.regimes.trained,), state, torch.empty(0)))
             return None
-        pieces = self._pieces(_flat(positions), given)
+        pieces = self._pieces(flat(positions), given)
         frame = Frame(self, pieces[-1].regimes, state, positions[..., pieces[-1].start :])
         if len(pieces) > 1:
             given = self._read_all_but_last(module, given, key, positions, pieces, frame)
             cache = given[key]
             frame.state = own(cache, self.owner)
         self._enter(cache, frame)
-        _push(frame)
+        push(frame)
         return ((), given) if len(pieces) > 1 else None
 
     def after(self, module: Any, args: tuple[Any, ...], words: dict[str, Any], output: Any) -> Any:
@@ -160,10 +150,10 @@ class Follower:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _after(self, output: Any) -> Any:
-        frames = _FRAMES.get()
+        frames = FRAMES.get()
         if not frames or frames[-1].follower is not self:
             return None
-        _FRAMES.set(frames[:-1])
+        FRAMES.set(frames[:-1])
         frame = frames[-1]
         cache = cache_of_output(output)
         if output is None:
@@ -181,7 +171,7 @@ class Follower:
         if cache is None or not state.total:
             return
         rows = max(len(state.regimes), len(frame.regimes))
-        old, new = _wide(state.regimes, rows), _wide(frame.regimes, rows)
+        old, new = wide(state.regimes, rows), wide(frame.regimes, rows)
         if old == new:
             return
         self._refuse_pieces()
@@ -220,7 +210,7 @@ class Follower:
             )
         regimes = [tuple(ends[i] for i in places[:, start].tolist()) for start in starts]
         return [
-            Piece(start, stop, _narrow(regime))
+            Piece(start, stop, narrow(regime))
             for start, stop, regime in zip(starts, [*starts[1:], count], regimes, strict=True)
         ]
 
@@ -267,52 +257,4 @@ class Follower:
 
     def _rows(self, last: torch.Tensor) -> tuple[int, ...]:
         """Regimes by row from the last position of each, (rows, 1)."""
-        return _narrow(tuple(self.regimes.at(int(p) + 1) for p in last[:, 0].tolist()))
-
-
-def checked_length(length: Any) -> int:
-    """A length to pin.
-
-    Raises:
-        RecipeError: not a positive whole number of tokens.
-    """
-    if isinstance(length, bool) or not isinstance(length, int) or not 0 < length <= LONGEST_LENGTH:
-        raise RecipeError(
-            f"a length to pin is a whole number of tokens from 1 to {LONGEST_LENGTH}, "
-            f"not {length!r}."
-        )
-    return length
-
-
-def _push(frame: Frame) -> None:
-    _FRAMES.set((*_FRAMES.get(), frame))
-
-
-def _positions(given: Mapping[str, Any], seen: int) -> torch.Tensor | None:
-    """As the model will number its tokens, (.., rows, tokens)."""
-    positions = given.get("position_ids")
-    if torch.is_tensor(positions):
-        return positions if positions.ndim > 1 else positions[None]
-    text = given.get("input_ids")
-    text = given.get("inputs_embeds") if text is None else text
-    if not torch.is_tensor(text):
-        return None
-    return torch.arange(seen, seen + text.shape[1], device=text.device)[None]
-
-
-def _flat(positions: torch.Tensor) -> torch.Tensor:
-    """The farthest of several axes, (rows, tokens)."""
-    return positions.flatten(0, -3).amax(0) if positions.ndim > 2 else positions
-
-
-def _narrow(regimes: tuple[int, ...]) -> tuple[int, ...]:
-    return regimes[:1] if len(set(regimes)) == 1 else regimes
-
-
-def _wide(regimes: tuple[int, ...], rows: int) -> tuple[int, ...]:
-    if len(regimes) not in (1, rows):
-        raise CacheError(
-            f"the cache holds {len(regimes)} rows of different lengths, the input {rows}; the "
-            "rows of such a cache cannot be chosen or repeated."
-        )
-    return regimes * rows if len(regimes) == 1 else regimes
+        return narrow(tuple(self.regimes.at(int(p) + 1) for p in last[:, 0].tolist()))

@@ -1,216 +1,16 @@
 """Changing a live model's rotary position embeddings, and undoing it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from ropepatch.config_json.live import write_live
-from ropepatch.config_json.write import Change
-from ropepatch.errors import NotExpressibleError, PatchConflictError, RecipeError
-from ropepatch.model.describing import Description, describe
-from ropepatch.model.following import Follower
-from ropepatch.model.generating import Generating
-from ropepatch.model.key_places import key_places
-from ropepatch.model.live_config import put_change, text_config_of
-from ropepatch.model.making import TurnMaker
-from ropepatch.model.regimes import Regimes
-from ropepatch.model.rotary import PatchedRotaryEmbedding, Varying
-from ropepatch.model.sites import (
-    Site,
-    find_sites,
-    root_of,
-    softmax_scales,
-    text_model_of,
-)
+from ropepatch.errors import PatchConflictError, RecipeError
+from ropepatch.model.describing import Description
+from ropepatch.model.handle import HANDLE, Patch
+from ropepatch.model.sites import root_of
 from ropepatch.recipe import Recipe
-
-_HANDLE = "_ropepatch_patch"
-
-
-class Patch:
-    """A change of one live model, as long as it stands. Also a context manager.
-
-    Example:
-        >>> with ropepatch.patch(model, "yarn", factor=8):  # doctest: +SKIP
-        ...     model.generate(**inputs)
-    """
-
-    def __init__(self, root: PreTrainedModel, asked: Recipe, change: Change) -> None:
-        """Prepare everything; nothing of the model changes before `apply`."""
-        self.model = root
-        self.recipe = asked
-        """As it was asked for."""
-        self.change = change
-        """What it means for this model."""
-        self.active = False
-        layout, methods = change.layout, change.methods
-        self.text_config = text_config_of(root.config, layout.path)
-        self.sites = find_sites(root, self.text_config)
-        self.text_model = text_model_of(root, self.sites)
-        some = next(iter(methods.values()))
-        regimes = Regimes.of(
-            some,
-            layout.trained_length,
-            change.target_length,
-            exact=asked.short_exact,
-            growth=asked.growth,
-        )
-        labels = tuple(methods)
-        words = (change.recipe.to_dict(), sorted(layout.schedules), layout.trained_length)
-        self.follower = Follower(repr(words), regimes, {}, layout.family.row.one_pass)
-        self.scale_ratio = _scale_ratio(change, regimes)
-        self.modules = [self._module(site, labels) for site in self.sites]
-        if not self.follower.is_static:
-            some_layout = self.modules[0].layout
-            self.follower.places = dict(
-                key_places(
-                    self.text_model,
-                    layout,
-                    labels,
-                    self.sites[0].module,
-                    is_complex=some_layout == "complex",
-                )
-            )
-
-    def _module(self, site: Site, labels: tuple[str, ...]) -> PatchedRotaryEmbedding:
-        change, regimes = self.change, self.follower.regimes
-        make = TurnMaker(
-            site.module,
-            site.labels,
-            change.layout.schedules,
-            change.methods,
-            exact=self.recipe.short_exact,
-        )
-        changed = tuple(label for label in site.labels if label in labels)
-        fixed = {k: make.unchanged(k) for k in site.labels if k not in changed}
-        if self.follower.is_static:
-            fixed |= {label: make(label, regimes.target) for label in changed}
-            return PatchedRotaryEmbedding(site.module, fixed, None)
-        varying = Varying(changed, self.follower, make)
-        for label in changed:
-            varying.turn(label, regimes.trained)
-        if changed:
-            self.follower.varying.append(varying)
-        return PatchedRotaryEmbedding(site.module, fixed, varying if changed else None)
-
-    def apply(self) -> Self:
-        """Make the change; either all of it or nothing."""
-        self.edit = put_change(self.model.config, {0: self.text_model.config}, self.change)
-        self.scales = []
-        if self.scale_ratio != 1:
-            self.scales = list(softmax_scales(self.text_model))
-            for attention, scale in self.scales:
-                attention.__dict__["scaling"] = scale * self.scale_ratio
-        for site, module in zip(self.sites, self.modules, strict=True):
-            module.training = site.module.training
-            site.put(module)
-        self.hooks = [
-            self.text_model.register_forward_pre_hook(self.follower.before, with_kwargs=True),
-            self.text_model.register_forward_hook(
-                self.follower.after, with_kwargs=True, always_call=True
-            ),
-        ]
-        self.generating = None
-        if not self.follower.is_static and callable(getattr(self.model, "generate", None)):
-            self.generating = Generating(self.model, self.follower)
-            self.generating.apply()
-        self.model.__dict__[_HANDLE] = self
-        self.active = True
-        return self
-
-    @property
-    def live_only(self) -> str | None:
-        """Why plain transformers could not do the same from a saved checkpoint; None if it can."""
-        return self.change.live_only
-
-    @property
-    def target_length(self) -> int:
-        """Tokens the change is meant for."""
-        return self.change.target_length
-
-    @property
-    def trained_length(self) -> int:
-        """Tokens the model was trained on."""
-        return self.change.layout.trained_length
-
-    @property
-    def advice(self) -> tuple[str, ...]:
-        """What may surprise."""
-        return self.change.advice
-
-    @contextmanager
-    def pinned(self, length: int) -> Iterator[Self]:
-        """Read everything within the block by the frequencies of one length.
-
-        For texts whose final length is known: nothing changes on the way, so cached keys are
-        never turned again, and one pass equals plain transformers at exactly that length. It
-        holds in every thread. Frequencies that do not follow the length stay as they are.
-
-        Args:
-            length: Tokens.
-
-        Raises:
-            RecipeError: not a positive whole number.
-            PatchConflictError: the patch was reverted.
-        """
-        if not self.active:
-            raise PatchConflictError("this patch was reverted; there is nothing to pin.")
-        with self.follower.pinned(length):
-            yield self
-
-    def describe(self) -> Description:
-        """What the model really turns by, read back from its modules: the proof of effect.
-
-        Raises:
-            PatchConflictError: the patch was reverted.
-            VerificationError: the model turns by other numbers than the method's.
-        """
-        if not self.active:
-            raise PatchConflictError("this patch was reverted; there is nothing to describe.")
-        return describe(self.model, self.change, self.modules, self.follower, self.scale_ratio)
-
-    def revert(self) -> None:
-        """Put the very modules, numbers and config values back; twice does nothing."""
-        if not self.active:
-            return
-        if self.generating is not None:
-            self.generating.revert()
-        for hook in self.hooks:
-            hook.remove()
-        for site, module in zip(self.sites, self.modules, strict=True):
-            site.module.to(module.device)
-            site.module.training = module.training
-            site.put(site.module)
-        for attention, scale in self.scales:
-            attention.__dict__["scaling"] = scale
-        self.edit.revert()
-        self.model.__dict__.pop(_HANDLE, None)
-        self.active = False
-
-    def __enter__(self) -> Self:
-        """The patch itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Revert."""
-        self.revert()
-
-    def __repr__(self) -> str:
-        """One line."""
-        state = "" if self.active else " (reverted)"
-        return (
-            f"<Patch {self.change.recipe.method} of {type(self.model).__name__}: "
-            f"{self.trained_length:,} to {self.target_length:,} tokens{state}>"
-        )
 
 
 def patch(
@@ -295,7 +95,7 @@ def patch(
 
 def patch_of(model: Any) -> Patch | None:
     """The patch that a model carries, or None."""
-    found = root_of(model).__dict__.get(_HANDLE)
+    found = root_of(model).__dict__.get(HANDLE)
     return found if isinstance(found, Patch) else None
 
 
@@ -326,29 +126,3 @@ def _recipe(method: str | Recipe | Mapping[str, Any], words: dict[str, Any]) -> 
             f"'{method}' looks like a file: Recipe.from_yaml(Path('{method}').read_text())."
         )
     return Recipe.from_dict({"method": method, **words})
-
-
-def _scale_ratio(change: Change, regimes: Regimes) -> float:
-    """New over old softmax scale of MLA attention; 1 elsewhere.
-
-    Raises:
-        NotExpressibleError: it would have to follow the length, which one number cannot.
-    """
-    if not change.layout.family.row.softmax_mscale:
-        return 1.0
-    ratios = set()
-    for label, method in change.methods.items():
-        was = change.layout.schedules[label].method
-        ratios.add(method.softmax_mscale / (was.softmax_mscale if was else 1.0))
-        follows = method.name == "dynamic-yarn" or (
-            change.recipe.short_exact and method.softmax_mscale != 1
-        )
-        if follows and regimes.changes != "never":
-            raise NotExpressibleError(
-                f"'{change.layout.family.model_type}' puts YaRN's temperature on its softmax "
-                "scale, one number for all lengths, so it cannot follow the length; use yarn "
-                "without short_exact, or dynamic-ntk."
-            )
-    if len(ratios) != 1:
-        raise NotExpressibleError("its schedules ask for different softmax scales.")
-    return ratios.pop()

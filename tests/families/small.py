@@ -201,6 +201,7 @@ _OWN: dict[str, Config] = {
     "qwen3_vl_text": _axes([6, 5, 5], rope_theta=5e5),
     "step3p5": {"layer_types": _MIXED, "sliding_window": WINDOW},
     "unlimited_ocr_text": {"hidden_size": HEADS * HEAD},
+    "youtu": {"pad_token_id": None},  # a reload zeroes the embedding of a padding token
     "zamba2": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zaya": {
         "num_experts_per_tok": 1,
