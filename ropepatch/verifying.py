@@ -63,7 +63,9 @@ def _verify_live(
     with quiet():
         parsed = config_of(before, path, remote_code=remote_code)
         model = meta_model(parsed, remote_code=remote_code)
-    proof = patch(model, Recipe.from_dict(stamp["recipe"]), replace=True).describe().proof
+    made = patch(model, Recipe.from_dict(stamp["recipe"]), replace=True)
+    _check_length(config, made.change)
+    proof = made.describe().proof
     if not logits:
         return Verification(proof, None)
     import torch

@@ -14,7 +14,7 @@ from ropepatch.geometry import Frequencies
 from ropepatch.model.following import Follower
 from ropepatch.model.proof import Proof, ScheduleProof, compare, slowest
 from ropepatch.model.rotary import PatchedRotaryEmbedding
-from ropepatch.model.turning import Turn
+from ropepatch.model.turning import Turn, stock_numbers
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,10 @@ def describe(
         found, error = was, 0.0
         for module in holding:
             for length in (change.target_length, change.layout.trained_length):
-                want = _wanted(change, label, length, follower)
+                want = _wanted(change, label, length, module.stock)
                 found = read_back(_turn(module, label, length, follower))
-                if method is not None:
-                    tolerance = method.float32_tolerance
-                    error = max(error, compare(label, found, want, tolerance))
+                tolerance = 1e-6 if method is None else method.float32_tolerance
+                error = max(error, compare(label, found, want, tolerance))
         found = read_back(_turn(holding[0], label, change.target_length, follower))
         changed = sum(
             not math.isclose(a, b, rel_tol=1e-6)
@@ -144,22 +143,30 @@ def read_back(turn: Turn) -> Frequencies:
     """Frequencies and attention factor from the cos and sin that a turning gives at position 1.
 
     They are measured on what comes out, not copied from the table that went in.
+
+    Raises:
+        VerificationError: one token alone is turned otherwise than among others.
     """
     device = turn.inv_freq.device
-    cos, sin = turn.by_pair(torch.tensor([[1]], device=device))
-    cos, sin = cos.double().flatten(), sin.double().flatten()
+    alone, second = (turn.by_pair(torch.tensor([p], device=device)) for p in ([1], [0, 1]))
+    if not all(torch.equal(a[:, -1], b[:, -1]) for a, b in zip(alone, second, strict=True)):
+        raise VerificationError("the patched model turns one token otherwise than several.")
+    cos, sin = (part.double().flatten() for part in alone)
     factor = torch.sqrt(cos.square() + sin.square()).mean().item()
     return Frequencies(tuple(torch.atan2(sin, cos).tolist()), factor)
 
 
-def _wanted(change: Change, label: str, length: int, follower: Follower) -> Frequencies:
-    geometry = change.layout.schedules[label].geometry
+def _wanted(change: Change, label: str, length: int, stock: torch.nn.Module) -> Frequencies:
+    schedule = change.layout.schedules[label]
     method = change.methods.get(label)
-    if method is None:
-        return change.layout.schedules[label].frequencies(length)
-    if change.recipe.short_exact and length <= geometry.trained_length:
-        return geometry.base_frequencies()
-    return method.frequencies(geometry, length)
+    if method is None:  # as it was, blurred or not
+        table, factor = stock_numbers(stock, label)
+        if table.is_meta:
+            return schedule.frequencies(length)
+        return Frequencies(tuple(table.double().tolist()), factor)
+    if change.recipe.short_exact and length <= schedule.geometry.trained_length:
+        return schedule.geometry.base_frequencies()
+    return method.frequencies(schedule.geometry, length)
 
 
 def _varies(module: PatchedRotaryEmbedding, label: str) -> bool:

@@ -56,7 +56,7 @@ class Follower:
         self.places = dict(places)
         self.varying: list[Varying] = []
         """One per rotary module; they turn alike."""
-        self.pins: list[int] = []
+        self.pins: list[tuple[object, int]] = []
         self.static_state = KeyState(owner)
         """Of every cache, where there is nothing to remember of one."""
 
@@ -68,11 +68,12 @@ class Follower:
     @contextmanager
     def pinned(self, length: int) -> Iterator[None]:
         """Hold the regime of `length` for every forward, in every thread, until the block ends."""
-        self.pins.append(checked_length(length))
+        pin = (object(), checked_length(length))
+        self.pins.append(pin)
         try:
             yield
-        finally:
-            self.pins.pop()
+        finally:  # blocks of several threads need not end in order
+            self.pins = [one for one in self.pins if one[0] is not pin[0]]
 
     @contextmanager
     def pinned_here(self, length: int) -> Iterator[None]:
@@ -87,7 +88,7 @@ class Follower:
     def pin(self) -> int | None:
         """The regime of the pinned length, the innermost first."""
         here = (length for one, length in reversed(PINS.get()) if one is self)
-        length = next(here, self.pins[-1] if self.pins else None)
+        length = next(here, self.pins[-1][1] if self.pins else None)
         return None if length is None else self.regimes.pinned(length)
 
     def regimes_now(self, position_ids: torch.Tensor) -> tuple[int, ...]:
@@ -114,7 +115,14 @@ class Follower:
         given = dict(zip(names, args, strict=False)) | words
         key = "cache" if "cache" in names and "past_key_values" not in given else "past_key_values"
         cache = given.get(key)
-        state = own(cache, self.owner) if cache is not None else KeyState(self.owner)
+        if cache is not None and not hasattr(cache, "get_seq_length"):
+            self._refuse_without_lengths(cache)
+            cache = None
+        state = (
+            own(cache, self.owner, following=not self.is_static)
+            if cache is not None
+            else KeyState(self.owner)
+        )
         if self.is_static:
             push(Frame(self, (self.regimes.target,), state, torch.empty(0)))
             return None
@@ -134,7 +142,7 @@ class Follower:
         if len(pieces) > 1:
             given = self._read_all_but_last(module, given, key, positions, pieces, frame)
             cache = given[key]
-            frame.state = own(cache, self.owner)
+            frame.state = own(cache, self.owner, following=not self.is_static)
         self._enter(cache, frame)
         push(frame)
         return ((), given) if len(pieces) > 1 else None
@@ -144,7 +152,7 @@ class Follower:
         if torch.compiler.is_compiling() and self.is_static:
             cache = cache_of_output(output)
             if cache is not None:
-                attach(cache, self.static_state)
+                attach(cache, self.static_state, following=False)
             return None
         return self._after(output)
 
@@ -162,7 +170,7 @@ class Follower:
             frame.state.positions.append(frame.positions.detach())
             frame.state.regimes = frame.regimes
         if cache is not None:
-            attach(cache, frame.state)
+            attach(cache, frame.state, following=not self.is_static)
         return join(frame.earlier, output, drop_cache=frame.borrowed) if frame.earlier else None
 
     def _enter(self, cache: Any, frame: Frame) -> None:
@@ -247,6 +255,18 @@ class Follower:
             frame.earlier.append(output)
             given[key] = cache_of_output(output) or words.get(key)
         return piece_of(given, pieces[-1], total, seen)
+
+    def _refuse_without_lengths(self, cache: Any) -> None:
+        """A cache that does not tell what it holds (paged ones) serves where nothing changes.
+
+        Raises:
+            CacheError: the frequencies follow the length and no length is pinned.
+        """
+        if not self.is_static and self.pin() is None:
+            raise CacheError(
+                f"{type(cache).__name__} does not tell which tokens it holds, so its keys cannot "
+                "follow a change of the frequencies; pin the length: `with patch.pinned(LENGTH):`."
+            )
 
     def _refuse_pieces(self) -> None:
         if self.why_not is not None:

@@ -47,8 +47,9 @@ def checked_length(length: Any) -> int:
 
 
 def push(frame: Frame) -> None:
-    """Enter a forward."""
-    FRAMES.set((*FRAMES.get(), frame))
+    """Enter a forward; one of the same model that was interrupted is forgotten."""
+    others = (one for one in FRAMES.get() if one.follower is not frame.follower)
+    FRAMES.set((*others, frame))
 
 
 def positions_of(given: Mapping[str, Any], seen: int) -> torch.Tensor | None:

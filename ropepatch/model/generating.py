@@ -1,5 +1,6 @@
 """`generate` on a patched model: the length is pinned where cached keys could not follow it."""
 
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -15,26 +16,33 @@ class Generating:
         """Prepare; `apply` puts it there."""
         self.model = model
         self.follower = follower
+        self.earlier: Any = None
+        """What the instance had of its own (models with a generation of their own do)."""
 
     def apply(self) -> None:
         """Let the instance call this first."""
+        self.earlier = self.model.__dict__.get("generate")
         self.model.__dict__["generate"] = self.generate
 
     def revert(self) -> None:
-        """Let it call its class's own again, unless somebody has put another there since."""
+        """Put back what was there, unless somebody has put another there since."""
         own = self.model.__dict__.get("generate")
-        if getattr(own, "__self__", None) is self:
+        if getattr(own, "__self__", None) is not self:
+            return
+        if self.earlier is None:
             del self.model.__dict__["generate"]
+        else:
+            self.model.__dict__["generate"] = self.earlier
 
     def generate(self, *args: Any, **words: Any) -> Any:
         """As the model's own, under a pinned length where its cache needs one."""
         model: Any = self.model
-        whole = type(model).generate
+        whole = self.earlier or partial(type(model).generate, model)
         length = known_length(model, args, words) if self._needs_pin(words) else None
         if length is None or self.follower.pin() is not None:
-            return whole(model, *args, **words)
+            return whole(*args, **words)
         with self.follower.pinned_here(length):
-            return whole(model, *args, **words)
+            return whole(*args, **words)
 
     def _needs_pin(self, words: dict[str, Any]) -> bool:
         """Whether cached keys cannot be turned again: quantized ones, or in an unknown place."""

@@ -5,15 +5,16 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
+import torch
 from transformers import PreTrainedModel
 
 from ropepatch.config_json.write import Change
-from ropepatch.errors import NotExpressibleError, PatchConflictError
+from ropepatch.errors import NotExpressibleError, PatchConflictError, VerificationError
 from ropepatch.model.describing import Description, describe
 from ropepatch.model.following import Follower
 from ropepatch.model.generating import Generating
 from ropepatch.model.key_places import key_places
-from ropepatch.model.live_config import put_change, text_config_of
+from ropepatch.model.live_config import ConfigSwap, text_config_of
 from ropepatch.model.making import TurnMaker
 from ropepatch.model.regimes import Regimes
 from ropepatch.model.rotary import PatchedRotaryEmbedding, Varying
@@ -37,18 +38,24 @@ class Patch:
         ...     model.generate(**inputs)
     """
 
-    def __init__(self, root: PreTrainedModel, asked: Recipe, change: Change) -> None:
+    def __init__(
+        self, outer: torch.nn.Module, root: PreTrainedModel, asked: Recipe, change: Change
+    ) -> None:
         """Prepare everything; nothing of the model changes before `apply`."""
+        self.outer = outer
+        """What was handed over: the model itself, or what wraps it."""
         self.model = root
         self.recipe = asked
         """As it was asked for."""
         self.change = change
         """What it means for this model."""
         self.active = False
+        self.swap = ConfigSwap(root, change)
         layout, methods = change.layout, change.methods
         self.text_config = text_config_of(root.config, layout.path)
-        self.sites = find_sites(root, self.text_config)
-        self.text_model = text_model_of(root, self.sites)
+        tree = dict(root.named_modules())
+        self.sites = find_sites(tree, self.text_config)
+        self.text_model = text_model_of(tree, self.sites)
         some = next(iter(methods.values()))
         regimes = Regimes.of(
             some,
@@ -96,8 +103,8 @@ class Patch:
         return PatchedRotaryEmbedding(site.module, fixed, varying if changed else None)
 
     def apply(self) -> Self:
-        """Make the change; either all of it or nothing."""
-        self.edit = put_change(self.model.config, {0: self.text_model.config}, self.change)
+        """Make the change."""
+        self.swap.apply(self.outer)
         self.scales = []
         if self.scale_ratio != 1:
             self.scales = list(softmax_scales(self.text_model))
@@ -169,6 +176,12 @@ class Patch:
         """
         if not self.active:
             raise PatchConflictError("this patch was reverted; there is nothing to describe.")
+        for site, module in zip(self.sites, self.modules, strict=True):
+            if not site.holds(module):
+                raise VerificationError(
+                    "somebody has put another rotary module into the model since it was patched, "
+                    "so the patch is not in force; revert it and patch again."
+                )
         return describe(self.model, self.change, self.modules, self.follower, self.scale_ratio)
 
     def revert(self) -> None:
@@ -180,12 +193,10 @@ class Patch:
         for hook in self.hooks:
             hook.remove()
         for site, module in zip(self.sites, self.modules, strict=True):
-            site.module.to(module.device)
-            site.module.training = module.training
-            site.put(site.module)
+            site.put_back(module.device, training=module.training)
         for attention, scale in self.scales:
             attention.__dict__["scaling"] = scale
-        self.edit.revert()
+        self.swap.revert()
         self.model.__dict__.pop(HANDLE, None)
         self.active = False
 

@@ -39,6 +39,70 @@ class KeyState:
             self.positions = [torch.cat(wide, dim=-1)]
         return self.positions[0]
 
+    def take_rows(self, rows: torch.Tensor) -> None:
+        """Follow the cache where its rows are chosen, repeated or put in another order.
+
+        Args:
+            rows: Of each new row, the old one, (rows,).
+        """
+        if (self.positions and self.positions[0].shape[-2] > 1) or len(self.positions) > 1:
+            whole = self.all_positions()
+            if whole.shape[-2] > 1:
+                self.positions = [whole.index_select(-2, rows.to(whole.device))]
+        if len(self.regimes) > 1:
+            self.regimes = tuple(self.regimes[i] for i in rows.tolist())
+
+
+class _Following:
+    """What a cache does to its rows, done to its state as well.
+
+    Mixed into the class of a cache that a patch fills whose frequencies follow the length.
+    """
+
+    _plain: type
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """As the cache's own."""
+        super().reorder_cache(beam_idx)  # type: ignore[misc]
+        _rows(self, beam_idx)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """As the cache's own."""
+        super().batch_select_indices(indices)  # type: ignore[misc]
+        _rows(self, indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """As the cache's own."""
+        super().batch_repeat_interleave(repeats)  # type: ignore[misc]
+        state = state_of(self)
+        if state is not None and state.positions:
+            rows = max(state.all_positions().shape[-2], len(state.regimes))
+            state.take_rows(torch.arange(rows).repeat_interleave(repeats))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """By the plain class, since this one has no name to be found by."""
+        return _rebuilt, (self._plain,), self.__dict__
+
+
+def _rows(cache: Any, rows: torch.Tensor) -> None:
+    state = state_of(cache)
+    if state is not None:
+        state.take_rows(rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows)
+
+
+_CLASSES: dict[type, type] = {}
+
+
+def _following(plain: type) -> type:
+    """The class with what follows mixed in; made once."""
+    if plain not in _CLASSES:
+        _CLASSES[plain] = type(plain.__name__, (_Following, plain), {"_plain": plain})
+    return _CLASSES[plain]
+
+
+def _rebuilt(plain: type) -> Any:
+    return object.__new__(_following(plain))
+
 
 def state_of(cache: Any) -> KeyState | None:
     """What hangs on a cache, if anything."""
@@ -46,8 +110,13 @@ def state_of(cache: Any) -> KeyState | None:
     return state if isinstance(state, KeyState) else None
 
 
-def own(cache: Any, owner: str) -> KeyState:
+def own(cache: Any, owner: str, *, following: bool) -> KeyState:
     """The state of a cache that this patch may fill.
+
+    Args:
+        cache: Of transformers.
+        owner: Names the patch.
+        following: Whether the frequencies follow the length, so that rows have to be kept.
 
     Raises:
         CacheError: it holds keys from before the patch, or of another one.
@@ -61,10 +130,12 @@ def own(cache: Any, owner: str) -> KeyState:
             "keys are turned otherwise; start with an empty cache."
         )
     state = KeyState(owner)
-    setattr(cache, _MARK, state)
+    attach(cache, state, following=following)
     return state
 
 
-def attach(cache: Any, state: KeyState) -> None:
-    """Hang a state on a cache that the model made itself."""
+def attach(cache: Any, state: KeyState, *, following: bool) -> None:
+    """Hang a state on a cache; on one that the model has made itself, after it was filled."""
     setattr(cache, _MARK, state)
+    if following and not isinstance(cache, _Following):
+        cache.__class__ = _following(type(cache))

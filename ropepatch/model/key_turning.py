@@ -50,10 +50,11 @@ def turn_again(cache: Any, place: KeyPlace, positions: torch.Tensor, turns: Turn
     slots = range(len(cache.layers)) if place.slots is None else place.slots
     for slot in slots:
         layer: Any = cache.layers[slot] if slot < len(cache.layers) else None
-        keys = getattr(layer, "keys", None)
-        if keys is None or keys.numel() == 0:
+        if getattr(layer, "keys", None) is None:
             continue
         refuse_unturnable(layer, place)
+        if layer.keys.numel() == 0:
+            continue
         name = "values" if place.latent and _is_latent(layer, place) else "keys"
         start = layer.keys.shape[-1] - place.width if place.latent and name == "keys" else 0
         _replace(layer, name, start, place, difference, place.norms.get(slot))

@@ -1,51 +1,72 @@
-"""Putting a change into the config object of a live model, and taking it out again."""
+"""The config of a live model while it is patched: a copy, so that the very object can return.
 
-from collections.abc import Mapping
+Models of one config object share it, and so may a user; none of them must see the change.
+"""
+
+import copy
 from typing import Any
 
-from transformers import PreTrainedConfig
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ropepatch.config_json.paths import text_part
 from ropepatch.config_json.plan import POSITION_KEYS, STAMP
 from ropepatch.config_json.write import Change
 
-_ABSENT = object()
 
+class ConfigSwap:
+    """The copies that stand in a model, and the originals they stand for."""
 
-class ConfigEdit:
-    """The attributes that were set, with what stood there before."""
+    def __init__(self, root: PreTrainedModel, change: Change) -> None:
+        """Make the copies and write the change into them; nothing stands in the model yet."""
+        memo: dict[int, Any] = {}
+        self.config = copy.deepcopy(root.config, memo)
+        self.pairs = [
+            (old, memo[id(old)])
+            for old in _configs(root.config)
+            if isinstance(memo.get(id(old)), PreTrainedConfig)
+        ]
+        """(original, copy), for the config and each part of it."""
+        path = change.layout.path
+        before, after = text_part(change.before, path), text_part(change.after, path)
+        text = text_config_of(self.config, path)
+        for key in POSITION_KEYS:
+            if key in after and (key not in before or after[key] != before[key]):
+                setattr(text, key, copy.deepcopy(after[key]))
+        setattr(self.config, STAMP, copy.deepcopy(change.after[STAMP]))
+        self.seen = [dict(new.__dict__) for _, new in self.pairs]
+        self.holders: list[tuple[dict[str, Any], Any, Any]] = []
 
-    def __init__(self) -> None:
-        """Nothing is set yet."""
-        self.undo: list[tuple[PreTrainedConfig, str, Any]] = []
-
-    def put(self, config: PreTrainedConfig, key: str, value: Any) -> None:
-        """Set one attribute, by the name that its class keeps it under."""
-        key = type(config).attribute_map.get(key, key)
-        self.undo.append((config, key, config.__dict__.get(key, _ABSENT)))
-        setattr(config, key, value)
+    def apply(self, outer: torch.nn.Module) -> None:
+        """Let every module within that holds an original hold its copy."""
+        copies = {id(old): new for old, new in self.pairs}
+        for module in outer.modules():
+            held = module.__dict__.get("config")
+            new = copies.get(id(held))
+            if new is not None:
+                self.holders.append((module.__dict__, held, new))
+                module.__dict__["config"] = new
 
     def revert(self) -> None:
-        """Put the very objects back."""
-        for config, key, old in reversed(self.undo):
-            if old is _ABSENT:
-                config.__dict__.pop(key, None)
-            else:
-                config.__dict__[key] = old
-        self.undo.clear()
-
-    def __reduce__(self) -> Any:
-        """Copy by value; "absent" must stay the one object it is compared with."""
-        words = [
-            (c, k, old is not _ABSENT, None if old is _ABSENT else old) for c, k, old in self.undo
-        ]
-        return _rebuilt, (words,)
+        """Put the originals back, with whatever somebody else has set meanwhile."""
+        for (old, new), seen in zip(self.pairs, self.seen, strict=True):
+            for key, value in new.__dict__.items():
+                changed = key not in seen or seen[key] is not value
+                if changed and not isinstance(value, PreTrainedConfig):
+                    old.__dict__[key] = value
+        for words, held, new in self.holders:
+            if words.get("config") is new:
+                words["config"] = held
+        self.holders.clear()
 
 
-def _rebuilt(words: list[tuple[PreTrainedConfig, str, bool, Any]]) -> ConfigEdit:
-    edit = ConfigEdit()
-    edit.undo = [(c, k, old if there else _ABSENT) for c, k, there, old in words]
-    return edit
+def _configs(config: PreTrainedConfig) -> list[PreTrainedConfig]:
+    """A config and its parts, however deep."""
+    found = [config]
+    for value in config.__dict__.values():
+        if isinstance(value, PreTrainedConfig):
+            found += _configs(value)
+    return found
 
 
 def text_config_of(config: PreTrainedConfig, path: tuple[str, ...]) -> PreTrainedConfig:
@@ -55,25 +76,3 @@ def text_config_of(config: PreTrainedConfig, path: tuple[str, ...]) -> PreTraine
         part = getattr(part, key)
     found: PreTrainedConfig = part
     return found
-
-
-def put_change(
-    config: PreTrainedConfig, others: Mapping[int, PreTrainedConfig], change: Change
-) -> ConfigEdit:
-    """Set what a change says, so that a save writes it.
-
-    Args:
-        config: Of the whole model.
-        others: Further config objects of the text part that its modules hold.
-        change: As `write_live` made it.
-    """
-    edit = ConfigEdit()
-    path = change.layout.path
-    before, after = text_part(change.before, path), text_part(change.after, path)
-    text = text_config_of(config, path)
-    for part in (text, *(c for c in others.values() if c is not text)):
-        for key in POSITION_KEYS:
-            if key in after and (key not in before or after[key] != before[key]):
-                edit.put(part, key, after[key])
-    edit.put(config, STAMP, change.after[STAMP])
-    return edit

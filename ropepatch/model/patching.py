@@ -83,11 +83,13 @@ def patch(
             "first, or pass replace=True. Patches never stack."
         )
     if old is None:
-        return Patch(root, asked, write_live(root.config.to_dict(), asked, replace=replace)).apply()
+        return Patch(
+            model, root, asked, write_live(root.config.to_dict(), asked, replace=replace)
+        ).apply()
     change = write_live(old.change.before, asked, replace=replace)
     old.revert()
     try:
-        return Patch(root, asked, change).apply()
+        return Patch(model, root, asked, change).apply()
     except BaseException:
         old.apply()
         raise

@@ -44,7 +44,8 @@ class Regimes:
         """
         once: Changes = "once" if exact or method.length_dependent else "never"
         changes: Changes = "growing" if method.grows else once
-        return cls(changes, trained, max(target, trained), growth or DEFAULT_GROWTH)
+        beyond = trained if changes == "never" else trained + 1  # p-RoPE reaches no farther
+        return cls(changes, trained, max(target, beyond), growth or DEFAULT_GROWTH)
 
     def at(self, length: int) -> int:
         """The regime of an input of so many tokens."""

@@ -28,6 +28,7 @@ class PatchedRotaryEmbedding(torch.nn.Module):
     ) -> None:
         """Turn by `fixed`, by label, except for the labels that vary, in the place of `stock`."""
         super().__init__()
+        self.stock: torch.nn.Module
         self.__dict__["stock"] = stock  # no submodule: its buffers must not follow casts
         self.fixed = dict(fixed)
         self.varying = varying

@@ -1,6 +1,6 @@
 """Where the rotary parts of a live model are, found by structure and not by class names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,25 @@ class Site:
         """Let every holder hold this module instead."""
         for holder, name in self.holders:
             holder._modules[name] = module
+
+    def holds(self, module: torch.nn.Module) -> bool:
+        """Whether every holder holds this one."""
+        return all(holder._modules.get(name) is module for holder, name in self.holders)
+
+    def put_back(self, device: torch.device, *, training: bool) -> None:
+        """Let the holders hold the stock module again, on the device where the model is now."""
+        stock = self.module
+        empty = [name for name, buffer in stock._buffers.items() if buffer is not None]
+        if any(stock.get_buffer(name).is_meta for name in empty):
+            weight = next(self.holders[0][0].parameters())
+            if not weight.is_meta:  # filled since; no state dict holds these buffers
+                fresh: Any = type(stock)(config=stock.config)
+                for name in empty:
+                    stock._buffers[name] = fresh._buffers[name].to(device)
+        elif device.type != "meta":
+            stock.to(device)
+        stock.training = training
+        self.put(stock)
 
 
 def root_of(model: Any) -> PreTrainedModel:
@@ -56,11 +75,15 @@ def labels_of(module: torch.nn.Module) -> tuple[str, ...]:
     )
 
 
-def find_sites(root: PreTrainedModel, text: PreTrainedConfig) -> tuple[Site, ...]:
+Tree = Mapping[str, torch.nn.Module]
+"""Every module of a model by its name, found in one walk."""
+
+
+def find_sites(tree: Tree, text: PreTrainedConfig) -> tuple[Site, ...]:
     """The rotary modules of the text model.
 
     Args:
-        root: The whole model.
+        tree: Of the whole model.
         text: The config of its text part.
 
     Raises:
@@ -68,35 +91,41 @@ def find_sites(root: PreTrainedModel, text: PreTrainedConfig) -> tuple[Site, ...
     """
     holders: dict[int, list[tuple[torch.nn.Module, str]]] = {}
     found: dict[int, torch.nn.Module] = {}
-    for holder in root.modules():
+    rotary = {id(module) for module in tree.values() if _is_rotary(module, text)}
+    for holder in tree.values():
         for name, child in holder._modules.items():
-            if isinstance(child, PatchedRotaryEmbedding):
-                raise UnsupportedModelError(
-                    f"{type(root).__name__} holds rotary modules of another patch, whose handle is "
-                    "gone; load the model again."
-                )
-            own = getattr(child, "config", None)
-            if child is not None and labels_of(child) and isinstance(own, type(text)):
+            if child is not None and id(child) in rotary:
                 holders.setdefault(id(child), []).append((holder, name))
                 found[id(child)] = child
     if not found:
         raise UnsupportedModelError(
-            f"{type(root).__name__} has no rotary module with inverse frequencies, so there is "
-            "nothing to patch."
+            f"{type(tree['']).__name__} has no rotary module with inverse frequencies, so there "
+            "is nothing to patch."
         )
     return tuple(
         Site(module, labels_of(module), tuple(holders[key])) for key, module in found.items()
     )
 
 
-def text_model_of(root: PreTrainedModel, sites: tuple[Site, ...]) -> PreTrainedModel:
+def _is_rotary(module: torch.nn.Module, text: PreTrainedConfig) -> bool:
+    if isinstance(module, PatchedRotaryEmbedding):
+        raise UnsupportedModelError(
+            "the model holds rotary modules of another patch, whose handle is gone; load the "
+            "model again."
+        )
+    if not module._buffers or not labels_of(module):
+        return False
+    return isinstance(getattr(module, "config", None), type(text))
+
+
+def text_model_of(tree: Tree, sites: tuple[Site, ...]) -> PreTrainedModel:
     """The innermost model whose forward runs all the rotary modules."""
     wanted = {id(site.module) for site in sites}
-    names = [name for name, module in root.named_modules() if id(module) in wanted]
-    inner = root
-    for name, module in root.named_modules():
-        inside = all(one.startswith(f"{name}.") for one in names)
-        if name and inside and isinstance(module, PreTrainedModel):
+    names = [name for name, module in tree.items() if id(module) in wanted]
+    models = [(name, m) for name, m in tree.items() if isinstance(m, PreTrainedModel)]
+    inner = models[0][1]
+    for name, module in models[1:]:
+        if all(one.startswith(f"{name}.") for one in names):
             inner = module
     return inner
 
