@@ -150,7 +150,9 @@ def read_back(turn: Turn) -> Frequencies:
     device = turn.inv_freq.device
     alone, second = (turn.by_pair(torch.tensor([p], device=device)) for p in ([1], [0, 1]))
     if not all(torch.equal(a[:, -1], b[:, -1]) for a, b in zip(alone, second, strict=True)):
-        raise VerificationError("the patched model turns one token otherwise than several.")
+        raise VerificationError(
+            "the patched model turns one token by other frequencies than several."
+        )
     cos, sin = (part.double().flatten() for part in alone)
     factor = torch.sqrt(cos.square() + sin.square()).mean().item()
     return Frequencies(tuple(torch.atan2(sin, cos).tolist()), factor)

@@ -192,11 +192,11 @@ class Patch:
             self.generating.revert()
         for hook in self.hooks:
             hook.remove()
+        self.swap.revert()
         for site, module in zip(self.sites, self.modules, strict=True):
             site.put_back(module.device, training=module.training)
         for attention, scale in self.scales:
             attention.__dict__["scaling"] = scale
-        self.swap.revert()
         self.model.__dict__.pop(HANDLE, None)
         self.active = False
 

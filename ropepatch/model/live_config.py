@@ -35,7 +35,7 @@ class ConfigSwap:
                 setattr(text, key, copy.deepcopy(after[key]))
         setattr(self.config, STAMP, copy.deepcopy(change.after[STAMP]))
         self.seen = [dict(new.__dict__) for _, new in self.pairs]
-        self.holders: list[tuple[dict[str, Any], Any, Any]] = []
+        self.holders: list[tuple[torch.nn.Module, Any, Any]] = []
 
     def apply(self, outer: torch.nn.Module) -> None:
         """Let every module within that holds an original hold its copy."""
@@ -44,7 +44,7 @@ class ConfigSwap:
             held = module.__dict__.get("config")
             new = copies.get(id(held))
             if new is not None:
-                self.holders.append((module.__dict__, held, new))
+                self.holders.append((module, held, new))
                 module.__dict__["config"] = new
 
     def revert(self) -> None:
@@ -54,9 +54,9 @@ class ConfigSwap:
                 changed = key not in seen or seen[key] is not value
                 if changed and not isinstance(value, PreTrainedConfig):
                     old.__dict__[key] = value
-        for words, held, new in self.holders:
-            if words.get("config") is new:
-                words["config"] = held
+        for module, held, new in self.holders:
+            if module.__dict__.get("config") is new:
+                module.__dict__["config"] = held
         self.holders.clear()
 
 
