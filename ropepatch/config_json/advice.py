@@ -8,13 +8,16 @@ from ropepatch.geometry import RotaryGeometry
 from ropepatch.methods.base import Method
 
 
-def advise(layout: Layout, methods: Mapping[str, Method], target: int) -> tuple[str, ...]:
+def advise(
+    layout: Layout, methods: Mapping[str, Method], target: int, *, live: bool = False
+) -> tuple[str, ...]:
     """Notes on the layout, the methods and the engines, most important first.
 
     Args:
         layout: Of the config before the change.
         methods: By label, the schedules that change.
         target: Tokens the result is meant for.
+        live: Whether it is for a patched model, not for a checkpoint and its engines.
     """
     notes = list(layout.notes)
     if target < layout.configured_length:
@@ -35,8 +38,9 @@ def advise(layout: Layout, methods: Mapping[str, Method], target: int) -> tuple[
                 f"the changed layers look back at most {max(g.window or 0 for g in shared)} "
                 f"tokens (sliding_window), so {target} tokens are never seen at once."
             )
-        notes += method.advice(layout.schedules[label].geometry)
-        if _rope_type(method, layout.schedules[label].geometry) == "linear":
+        geometry = layout.schedules[label].geometry
+        notes += method.live_advice(geometry) if live else method.advice(geometry)
+        if not live and _rope_type(method, geometry) == "linear":
             notes.append(
                 "vLLM multiplies the length by the factor again for 'linear': start it with "
                 f"--max-model-len {target}."

@@ -5,6 +5,7 @@ refuses loudly and that `ropepatch.load` understands.
 """
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,9 +33,12 @@ def write_live(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fal
         RopepatchError: the recipe cannot be carried out on this model at all.
     """
     try:
-        return write_recipe(config, recipe, dialect="v5", replace=replace)
+        change = write_recipe(config, recipe, dialect="v5", replace=replace)
     except NotExpressibleError as error:
         reason = str(error)
+    else:
+        advice = advise(change.layout, change.methods, change.target_length, live=True)
+        return dataclasses.replace(change, advice=advice)
     plan = plan_recipe(config, recipe, replace=replace)  # what fails here fails live too
     layout = plan.layout
     after = copy.deepcopy(plan.before)
@@ -61,6 +65,6 @@ def write_live(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fal
         methods=plan.methods,
         dialect="v5",
         target_length=plan.target_length,
-        advice=advise(layout, plan.methods, plan.target_length),
+        advice=advise(layout, plan.methods, plan.target_length, live=True),
         live_only=reason,
     )

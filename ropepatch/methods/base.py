@@ -115,6 +115,10 @@ class Method(ABC):
         """What a user should know before trusting the result."""
         return ()
 
+    def live_advice(self, geometry: RotaryGeometry) -> tuple[str, ...]:
+        """The same for a live patch, whose cached keys follow the length."""
+        return self.advice(geometry)
+
 
 def ntk_theta(geometry: RotaryGeometry, alpha: float) -> float:
     """The base at which the slowest turning pair slows by exactly `alpha`.

@@ -69,3 +69,10 @@ class DynamicNtk(Method):
             "is another, static method that ends at max_position_embeddings times ntk_factor. "
             "Prefer yarn for generation and for vLLM.",
         )
+
+    def live_advice(self, geometry: RotaryGeometry) -> tuple[str, ...]:
+        """Only what is saved loses its exactness."""
+        return (
+            "saved, it is stock transformers' dynamic type, which reads a whole pass by its final "
+            "length and is inexact with a KV cache; ropepatch.load reads it as the patch does.",
+        )

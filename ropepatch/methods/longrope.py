@@ -108,12 +108,17 @@ class LongRope(Method):
 
     def advice(self, geometry: RotaryGeometry) -> tuple[str, ...]:
         """A uniform list is PI; only Phi-3 classes survive the switch with a cache."""
-        notes = []
+        notes = self.live_advice(geometry)
+        if self.short_factor == self.long_factor:
+            return notes
+        return (
+            *notes,
+            "stock transformers switches sets in mid-generation; only Phi-3 classes drop the cache "
+            "then, others continue with keys turned by the short set.",
+        )
+
+    def live_advice(self, geometry: RotaryGeometry) -> tuple[str, ...]:
+        """A uniform list is PI."""
         if len(set(self.long_factor)) == 1:
-            notes.append("every long factor is the same: this is pi by another name.")
-        if self.short_factor != self.long_factor:
-            notes.append(
-                "stock transformers switches sets in mid-generation; only Phi-3 classes drop "
-                "the cache then, others continue with keys turned by the short set."
-            )
-        return tuple(notes)
+            return ("every long factor is the same: this is pi by another name.",)
+        return ()

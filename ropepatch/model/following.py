@@ -94,8 +94,8 @@ class Follower:
     def regimes_now(self, position_ids: torch.Tensor) -> tuple[int, ...]:
         """By row, what a rotary module is to turn by; outside a forward, by its own positions."""
         for frame in reversed(FRAMES.get()):
-            if frame.follower is self:
-                return frame.regimes
+            if frame.follower is self and frame.positions.shape[-1] == position_ids.shape[-1]:
+                return frame.regimes  # of another width, it was left behind by an interrupt
         pin = self.pin()
         return (pin,) if pin is not None else self._rows(flat(position_ids).amax(-1, keepdim=True))
 
@@ -167,7 +167,7 @@ class Follower:
         if output is None:
             return None
         if not self.is_static and frame.positions.numel():
-            frame.state.positions.append(frame.positions.detach())
+            frame.state.add(frame.positions.detach())
             frame.state.regimes = frame.regimes
         if cache is not None:
             attach(cache, frame.state, following=not self.is_static)

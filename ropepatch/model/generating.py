@@ -3,10 +3,13 @@
 from functools import partial
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import BaseQuantizedLayer
 
+from ropepatch.errors import CacheError
 from ropepatch.model.following import Follower
+
+_BATCHED = ("generate_batch", "init_continuous_batching")
 
 
 class Generating:
@@ -16,29 +19,60 @@ class Generating:
         """Prepare; `apply` puts it there."""
         self.model = model
         self.follower = follower
-        self.earlier: Any = None
+        self.earlier: dict[str, Any] = {}
         """What the instance had of its own (models with a generation of their own do)."""
 
     def apply(self) -> None:
         """Let the instance call this first."""
-        self.earlier = self.model.__dict__.get("generate")
-        self.model.__dict__["generate"] = self.generate
+        for name in ("generate", *_BATCHED):
+            if hasattr(type(self.model), name) or name in self.model.__dict__:
+                self.earlier[name] = self.model.__dict__.get(name)
+                self.model.__dict__[name] = getattr(self, name)
 
     def revert(self) -> None:
         """Put back what was there, unless somebody has put another there since."""
-        own = self.model.__dict__.get("generate")
-        if getattr(own, "__self__", None) is not self:
-            return
-        if self.earlier is None:
-            del self.model.__dict__["generate"]
-        else:
-            self.model.__dict__["generate"] = self.earlier
+        for name, earlier in self.earlier.items():
+            if getattr(self.model.__dict__.get(name), "__self__", None) is not self:
+                continue
+            if earlier is None:
+                del self.model.__dict__[name]
+            else:
+                self.model.__dict__[name] = earlier
+        self.earlier.clear()
+
+    def _own(self, name: str) -> Any:
+        """What would be called without a patch."""
+        return self.earlier.get(name) or partial(getattr(type(self.model), name), self.model)
+
+    def generate_batch(self, *args: Any, **words: Any) -> Any:
+        """As the model's own, where the frequencies stay as they are."""
+        self._refuse_pages()
+        return self._own("generate_batch")(*args, **words)
+
+    def init_continuous_batching(self, *args: Any, **words: Any) -> Any:
+        """As the model's own, where the frequencies stay as they are."""
+        self._refuse_pages()
+        return self._own("init_continuous_batching")(*args, **words)
+
+    def _refuse_pages(self) -> None:
+        """Refuse here, since transformers turns an error of its batching thread into nothing.
+
+        Raises:
+            CacheError: the frequencies follow the length and no length is pinned.
+        """
+        if self.follower.pin() is None:
+            raise CacheError(
+                "continuous batching keeps keys in pages that cannot follow a change of the "
+                "frequencies; pin the length: `with patch.pinned(LENGTH):`."
+            )
 
     def generate(self, *args: Any, **words: Any) -> Any:
         """As the model's own, under a pinned length where its cache needs one."""
         model: Any = self.model
-        whole = self.earlier or partial(type(model).generate, model)
-        length = known_length(model, args, words) if self._needs_pin(words) else None
+        whole = self._own("generate")
+        given = next((a for a in args if isinstance(a, GenerationConfig)), None)
+        told = words if given is None else {"generation_config": given, **words}
+        length = known_length(model, args, told) if self._needs_pin(told) else None
         if length is None or self.follower.pin() is not None:
             return whole(*args, **words)
         with self.follower.pinned_here(length):

@@ -119,6 +119,7 @@ class Patch:
                 self.follower.after, with_kwargs=True, always_call=True
             ),
         ]
+        self.full_length = self._raise_generation_length()
         self.generating = None
         if not self.follower.is_static and callable(getattr(self.model, "generate", None)):
             self.generating = Generating(self.model, self.follower)
@@ -126,6 +127,18 @@ class Patch:
         self.model.__dict__[HANDLE] = self
         self.active = True
         return self
+
+    def _raise_generation_length(self) -> int | None:
+        """Let `generate` go on where it used to stop at the old full length; that length."""
+        generation = getattr(self.model, "generation_config", None)
+        length = getattr(generation, "max_length", None)
+        layout = self.change.layout
+        if length is None or length not in (layout.configured_length, layout.trained_length):
+            return None
+        if length >= self.target_length:
+            return None
+        setattr(generation, "max_length", self.target_length)  # noqa: B010
+        return int(length)
 
     @property
     def live_only(self) -> str | None:

@@ -8,6 +8,7 @@ import torch
 from ropepatch.errors import CacheError
 
 _MARK = "_ropepatch"
+_MOST_PARTS = 256
 
 
 @dataclass
@@ -21,15 +22,21 @@ class KeyState:
     positions: list[torch.Tensor] = field(default_factory=list)
     """Of its tokens in order, each (.., rows, tokens)."""
 
-    @property
-    def total(self) -> int:
-        """Tokens seen."""
-        return sum(part.shape[-1] for part in self.positions)
+    total: int = 0
+    """Tokens seen."""
+
+    def add(self, positions: torch.Tensor) -> None:
+        """Note the tokens that have just been read."""
+        self.positions.append(positions)
+        self.total += int(positions.shape[-1])
+        if len(self.positions) > _MOST_PARTS:  # so that no step costs more than the first
+            self.all_positions()
 
     def crop(self, length: int) -> None:
         """Forget tokens that the cache has dropped, as assisted generation does."""
         if self.total > length:
             self.positions = [self.all_positions()[..., :length]] if length else []
+            self.total = length
 
     def all_positions(self) -> torch.Tensor:
         """(.., rows, tokens)."""

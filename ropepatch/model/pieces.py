@@ -84,10 +84,10 @@ def _unknown(name: str) -> CacheError:
 
 def cache_of_output(output: Any) -> Any:
     """The cache that a model gives back, or None."""
-    for name in ("cache", "past_key_values"):
-        found = getattr(output, name, None)
-        if isinstance(found, Cache):
-            return found
+    name = "cache" if hasattr(output, "cache") else "past_key_values"  # the old name warns
+    found = getattr(output, name, None)
+    if isinstance(found, Cache):
+        return found
     parts = output if isinstance(output, tuple) else ()
     return next((part for part in parts if isinstance(part, Cache)), None)
 

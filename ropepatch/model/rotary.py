@@ -1,18 +1,25 @@
 """The module that stands where a model's rotary module stood: one for all methods and families."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 
+from ropepatch.model.regimes import Regimes
 from ropepatch.model.turning import Layout, Turn
-
-if TYPE_CHECKING:
-    from ropepatch.model.following import Follower
 
 _MOST_TURNS = 64
 
 Make = Callable[[str, int], Turn]
+
+
+class Follows(Protocol):
+    """What knows which regime the input is in."""
+
+    regimes: Regimes
+
+    def regimes_now(self, position_ids: torch.Tensor) -> tuple[int, ...]:
+        """By row of the batch; one for all rows where they agree."""
 
 
 class PatchedRotaryEmbedding(torch.nn.Module):
@@ -100,7 +107,7 @@ class PatchedRotaryEmbedding(torch.nn.Module):
 class Varying:
     """The schedules whose frequencies follow the length."""
 
-    def __init__(self, labels: tuple[str, ...], follower: "Follower", make: Make) -> None:
+    def __init__(self, labels: tuple[str, ...], follower: Follows, make: Make) -> None:
         """Turn these labels by what `make` gives for a label and a regime."""
         self.labels = labels
         self.follower = follower
