@@ -28,6 +28,7 @@ SHAPES = {
 
 
 def model_of(name: str, layers: int, trained: int = 2048) -> LlamaForCausalLM:
+    """A random Llama of this shape."""
     config = LlamaConfig(
         **SHAPES[name],
         intermediate_size=1536,
@@ -127,6 +128,7 @@ def _resident() -> float:
 
 
 def main() -> None:
+    """Read the arguments, then measure."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=15)
@@ -150,7 +152,7 @@ def main() -> None:
     )
     ratio = decode_ratio(asked.steps, asked.layers)
     print(
-        f"decode 2,048 to {2048 + asked.steps:,} tokens, {asked.layers} layers, dynamic-ntk / yarn: "
+        f"decode 2,048 to {2048 + asked.steps:,} tokens, {asked.layers} layers, dynamic/yarn: "
         f"{ratio:.3f}"
     )
 
