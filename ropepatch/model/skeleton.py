@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from ropepatch.errors import VerificationError
 from ropepatch.geometry import Frequencies
-from ropepatch.model.sites import softmax_scales
+from ropepatch.model.sites import labels_of, softmax_scales
 
 _TEMPLATES = (AutoModelForCausalLM, AutoModelForImageTextToText, AutoModel)
 
@@ -139,28 +139,15 @@ def _build(config: PreTrainedConfig, *, remote_code: bool) -> Skeleton:
     rotary: dict[str, torch.nn.Module] = {}
     for module in model.modules():
         own = getattr(module, "config", None)
-        labels = _labels(module)
+        labels = labels_of(module)
         if labels and isinstance(own, type(text_config)) and not set(labels) & set(rotary):
             real = type(module)(config=own)
-            rotary |= dict.fromkeys(_labels(real), real)
+            rotary |= dict.fromkeys(labels_of(real), real)
     if not rotary:
         raise VerificationError(
             f"{type(model).__name__} has no rotary module with inverse frequencies to read."
         )
     return Skeleton(rotary, _softmax_scale(model, type(text_config)), type(model).__name__)
-
-
-def _labels(module: torch.nn.Module) -> list[str]:
-    """Labels of the schedules a rotary module holds."""
-    names = [name for name, _ in module.named_buffers(recurse=False)]
-    if "inv_freq" in names:
-        return [""]
-    ending = "_inv_freq"
-    return [
-        name.removesuffix(ending)
-        for name in names
-        if name.endswith(ending) and not name.endswith(f"original{ending}")
-    ]
 
 
 def _softmax_scale(model: torch.nn.Module, text_type: type[PreTrainedConfig]) -> float | None:
