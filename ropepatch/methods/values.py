@@ -3,6 +3,7 @@
 import math
 import types
 import typing
+from numbers import Real
 from typing import Any
 
 
@@ -33,7 +34,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, Real | str):  # NumPy's too
         return False
     try:
         return not math.isnan(float(value))

@@ -73,7 +73,7 @@ class Follower:
         try:
             yield
         finally:  # blocks of several threads need not end in order
-            self.pins = [one for one in self.pins if one[0] is not pin[0]]
+            self.pins.remove(pin)
 
     @contextmanager
     def pinned_here(self, length: int) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 from transformers import PreTrainedModel
@@ -50,6 +50,10 @@ class Patch:
         self.change = change
         """What it means for this model."""
         self.active = False
+        self.depth = 0
+        """`with` blocks that it is in."""
+        self.standing = False
+        """Whether it stood outside of any block when it was asked for again."""
         self.swap = ConfigSwap(root, change)
         layout, methods = change.layout, change.methods
         self.text_config = text_config_of(root.config, layout.path)
@@ -124,7 +128,8 @@ class Patch:
         if not self.follower.is_static and callable(getattr(self.model, "generate", None)):
             self.generating = Generating(self.model, self.follower)
             self.generating.apply()
-        self.model.__dict__[HANDLE] = self
+        for model in (self.model, self.text_model):
+            model.__dict__[HANDLE] = self
         self.active = True
         return self
 
@@ -205,16 +210,22 @@ class Patch:
             self.generating.revert()
         for hook in self.hooks:
             hook.remove()
+        generation: Any = getattr(self.model, "generation_config", None)
+        if self.full_length is not None and generation.max_length == self.target_length:
+            generation.max_length = self.full_length
+        for attention, scale in self.scales:
+            attention.__dict__["scaling"] = scale
         self.swap.revert()
         for site, module in zip(self.sites, self.modules, strict=True):
             site.put_back(module.device, training=module.training)
-        for attention, scale in self.scales:
-            attention.__dict__["scaling"] = scale
-        self.model.__dict__.pop(HANDLE, None)
+        for model in (self.model, self.text_model):
+            model.__dict__.pop(HANDLE, None)
         self.active = False
+        self.depth, self.standing = 0, False
 
     def __enter__(self) -> Self:
         """The patch itself."""
+        self.depth += 1
         return self
 
     def __exit__(
@@ -223,8 +234,10 @@ class Patch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Revert."""
-        self.revert()
+        """Revert, unless an outer block holds it or it stood before this one."""
+        self.depth -= 1
+        if self.depth < 1 and not self.standing:
+            self.revert()
 
     def __repr__(self) -> str:
         """One line."""

@@ -91,9 +91,10 @@ class _Following:
         return _rebuilt, (self._plain,), self.__dict__
 
 
-def _rows(cache: Any, rows: torch.Tensor) -> None:
+def _rows(cache: Any, chosen: Any) -> None:
     state = state_of(cache)
     if state is not None:
+        rows = torch.as_tensor(chosen)
         state.take_rows(rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows)
 
 

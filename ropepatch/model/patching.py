@@ -76,6 +76,7 @@ def patch(
         )
     old = patch_of(root)
     if old is not None and old.recipe == asked:
+        old.standing = old.standing or old.depth == 0
         return old
     if old is not None and not replace:
         raise PatchConflictError(
@@ -87,11 +88,13 @@ def patch(
             model, root, asked, write_live(root.config.to_dict(), asked, replace=replace)
         ).apply()
     change = write_live(old.change.before, asked, replace=replace)
+    depth, standing = old.depth, old.standing
     old.revert()
     try:
-        return Patch(model, root, asked, change).apply()
+        return Patch(old.outer, old.model, asked, change).apply()
     except BaseException:
         old.apply()
+        old.depth, old.standing = depth, standing
         raise
 
 
