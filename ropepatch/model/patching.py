@@ -78,15 +78,19 @@ def patch(
     if old is not None and old.recipe == asked:
         old.standing = old.standing or old.depth == 0
         return old
-    if old is not None and not replace:
+    if old is not None:
+        return _replaced(old, asked, replace=replace)
+    change = write_live(root.config.to_dict(), asked, replace=replace)
+    return Patch(model, root, asked, change).apply()
+
+
+def _replaced(old: Patch, asked: Recipe, *, replace: bool) -> Patch:
+    """Another patch in the place of one that stands; that stays where the other fails."""
+    if not replace:
         raise PatchConflictError(
             f"the model already carries '{old.recipe.method}' ({old.recipe.to_dict()}); revert it "
             "first, or pass replace=True. Patches never stack."
         )
-    if old is None:
-        return Patch(
-            model, root, asked, write_live(root.config.to_dict(), asked, replace=replace)
-        ).apply()
     change = write_live(old.change.before, asked, replace=replace)
     depth, standing = old.depth, old.standing
     old.revert()
