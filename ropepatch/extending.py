@@ -3,7 +3,7 @@
 The rooms below know either files or live models; this is where they meet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from ropepatch.config_json.layout import Layout, read_layout
 from ropepatch.config_json.plan import STAMP, erase_recipe, read_stamp
 from ropepatch.config_json.write import AskedDialect, Change, write_recipe
 from ropepatch.errors import RopepatchError
-from ropepatch.recipe import Recipe
+from ropepatch.recipe import Recipe, as_recipe
 
 if TYPE_CHECKING:
     from ropepatch.model.proof import Proof
@@ -62,7 +62,7 @@ class Preview:
 
 def extend(
     model: str | Path,
-    recipe: Recipe,
+    recipe: Recipe | Mapping[str, Any],
     output: str | Path | None = None,
     *,
     revision: str | None = None,
@@ -98,6 +98,7 @@ def extend(
         >>> from ropepatch import Recipe, extend
         >>> extend("model", Recipe.named("yarn", factor=8), "model-64k")  # doctest: +SKIP
     """
+    recipe = as_recipe(recipe)
     source = find_source(str(model), revision, config_only=dry_run)
     called = source.folder
     if source.is_gguf and not dry_run:

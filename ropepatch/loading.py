@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.source import find_source
+from ropepatch.config_json.live import LIVE_TYPE
 from ropepatch.config_json.plan import STAMP, erase_recipe
 from ropepatch.errors import AlreadyScaledError, CheckpointError
-from ropepatch.recipe import Recipe
+from ropepatch.recipe import Recipe, as_recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,12 +45,7 @@ def load(
         >>> model = ropepatch.load("model-64k", dtype="auto")  # doctest: +SKIP
         >>> model = ropepatch.load("model", {"method": "yarn", "factor": 8})  # doctest: +SKIP
     """
-    for word in ("config", "trust_remote_code", "gguf_file"):
-        if word in words:
-            raise CheckpointError(
-                f"load makes {word} itself; leave it out"
-                + (", and say remote_code=True." if word == "trust_remote_code" else ".")
-            )
+    _refuse_words(words)
     source = find_source(str(model), revision)
     folder = source.folder
     if source.is_gguf:
@@ -57,7 +53,7 @@ def load(
 
         folder = dequantised(source.folder)
     config, _ = read_config(folder)
-    asked = recipe if isinstance(recipe, Recipe | None) else Recipe.from_dict(recipe)
+    asked = None if recipe is None else as_recipe(recipe)
     saved = None
     if STAMP in config:
         before = erase_recipe(config)
@@ -68,7 +64,38 @@ def load(
                 f"'{asked.method}' from the trained length instead."
             )
         config = before
+    elif _is_live_only(config):
+        raise CheckpointError(
+            f"{folder} was saved from a patched model, but the stamp that says how is gone from "
+            "its config.json; put the original rope_parameters back, or save it again."
+        )
     return _loaded(folder, config, asked or saved, replace or saved is not None, remote_code, words)
+
+
+def _refuse_words(words: Mapping[str, Any]) -> None:
+    own = {
+        "config": "load makes it itself",
+        "gguf_file": "give the file's path as the model",
+        "trust_remote_code": "say remote_code=True",
+        "output_loading_info": "load gives the model alone",
+    }
+    of_recipes = ("method", "factor", "to", "layers", "short_exact", "growth", "trained_length")
+    for word in words:
+        if word in own:
+            raise CheckpointError(f"load takes no {word}: {own[word]}.")
+        if word in of_recipes:
+            raise CheckpointError(
+                f"load takes no {word}: it belongs into a recipe, as in "
+                "load(path, {'method': 'yarn', 'factor': 8})."
+            )
+
+
+def _is_live_only(config: Mapping[str, Any]) -> bool:
+    """Whether a config carries the type that only we read."""
+    return any(
+        _is_live_only(value) if isinstance(value, Mapping) else value == LIVE_TYPE
+        for value in config.values()
+    )
 
 
 def _loaded(
@@ -87,9 +114,13 @@ def _loaded(
         write_live(config, recipe, replace=replace)  # what cannot be done costs no loading
     with quiet():
         parsed = config_of(config, folder, remote_code=remote_code)
-    model: PreTrainedModel = template_of(parsed, remote_code=remote_code).from_pretrained(
-        str(folder), config=parsed, trust_remote_code=remote_code, **words
-    )
+    template = template_of(parsed, remote_code=remote_code)
+    try:
+        model: PreTrainedModel = template.from_pretrained(
+            str(folder), config=parsed, trust_remote_code=remote_code, **words
+        )
+    except OSError as error:
+        raise CheckpointError(f"{folder}: {' '.join(str(error).split())[:300]}") from error
     if recipe is not None:
         patch(model, recipe, replace=replace)
     return model

@@ -226,6 +226,19 @@ class Recipe:
         return method
 
 
+def as_recipe(given: Any) -> Recipe:
+    """A recipe, or one from its words.
+
+    Raises:
+        RecipeError: it is neither.
+    """
+    if isinstance(given, Recipe):
+        return given
+    if isinstance(given, Mapping):
+        return Recipe.from_dict(given)
+    raise RecipeError(f"a recipe, or a mapping of its words, is needed, not {given!r}.")
+
+
 def _length_faults(recipe: Recipe, cls: type[Method]) -> list[str]:
     if recipe.factor is not None and recipe.to is not None:
         return ["give factor or to, not both"]
@@ -243,7 +256,7 @@ def _live_faults(recipe: Recipe, cls: type[Method]) -> list[str]:
     if growth is not None and not cls.grows:
         faults.append(f"{cls.name} does not grow with the length, so it takes no growth")
     elif growth is not None and not (math.isfinite(growth) and growth >= LEAST_GROWTH):
-        faults.append(f"growth must be at least {LEAST_GROWTH}, not {growth:g}")
+        faults.append(f"growth must be a number of at least {LEAST_GROWTH}, not {growth!r}")
     return faults
 
 

@@ -1,11 +1,12 @@
 """Checking a checkpoint, or a live model, against what was asked of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.config_json.layout import Layout, read_layout
+from ropepatch.config_json.live import LIVE_TYPE
 from ropepatch.config_json.paths import text_part
 from ropepatch.config_json.plan import STAMP, erase_recipe, read_stamp
 from ropepatch.config_json.write import Change, write_recipe
@@ -24,6 +25,8 @@ class Verification:
 
     proof: "Proof"
     logits: "LogitChange | None"
+    live: bool = False
+    """Whether it is of a patched model, not of what plain transformers reads."""
 
 
 def verify(model: Any, *, logits: bool = False, remote_code: bool = False) -> Verification:
@@ -41,7 +44,7 @@ def verify(model: Any, *, logits: bool = False, remote_code: bool = False) -> Ve
     if not isinstance(model, str | Path):
         from ropepatch.model.patching import described
 
-        return Verification(described(model).proof, None)
+        return Verification(described(model).proof, None, live=True)
     path = Path(model)
     config, _ = read_config(path)
     stamp = read_stamp(config)
@@ -65,16 +68,18 @@ def _verify_live(
         model = meta_model(parsed, remote_code=remote_code)
     made = patch(model, Recipe.from_dict(stamp["recipe"]), replace=True)
     _check_length(config, made.change)
+    _check_live_type(config, made.change)
     proof = made.describe().proof
     if not logits:
-        return Verification(proof, None)
+        return Verification(proof, None, live=True)
     import torch
 
     real = load(path, remote_code=remote_code, dtype=torch.float32).eval()
     handle = patch_of(real)
     if handle is None:
         raise VerificationError(f"{path} was loaded without its patch.")
-    return _with_logits(proof, compare_patched(real, handle.revert, proof.length))
+    done = _with_logits(proof, compare_patched(real, handle.revert, proof.length))
+    return replace(done, live=True)
 
 
 def _verify_folder(
@@ -105,6 +110,19 @@ def _verify_folder(
     if not logits:
         return Verification(proof, None)
     return _with_logits(proof, compare_logits(path, before, length, remote_code=remote_code))
+
+
+def _check_live_type(config: dict[str, Any], change: Change) -> None:
+    """Refuse a block that plain transformers would read after all, as something else."""
+    block = text_part(config, change.layout.path).get("rope_parameters") or {}
+    for label in change.methods:
+        found = (block.get(label) if label else block) or {}
+        if found.get("rope_type") != LIVE_TYPE:
+            raise VerificationError(
+                f"rope_parameters{f' of {label}' if label else ''} says '{found.get('rope_type')}' "
+                f"where '{LIVE_TYPE}' was written, so plain transformers would load the model "
+                "without its patch; write it back, or save the patched model again."
+            )
 
 
 def _with_logits(proof: "Proof", change: "LogitChange") -> Verification:

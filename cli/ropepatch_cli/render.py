@@ -73,7 +73,7 @@ def wrote(path: Path, *, as_json: bool) -> None:
     line(f"picture: {path}", err=as_json)
 
 
-def proof(found: "Proof") -> None:
+def proof(found: "Proof", *, live: bool = False) -> None:
     """The evidence, one row per schedule."""
     listing = Listing("layers", ">changed", ">slowest wave", ">after", ">attention", ">error")
     for s in found.schedules:
@@ -88,9 +88,10 @@ def proof(found: "Proof") -> None:
             f"{s.worst_error:.0e}",
         )
     listing.show()
+    whose = "with ropepatch.load, its" if live else "transformers'"
     line(
         f"{coloured('verified', 'green')} in {found.model_class} at {found.length:,} tokens: "
-        f"transformers' frequencies equal the method's; applied to {found.layers_changed} of "
+        f"{whose} frequencies equal the method's; applied to {found.layers_changed} of "
         f"{found.layer_count} layers."
     )
     if found.softmax_scale_ratio != 1:
@@ -109,7 +110,7 @@ def verification(folder: Path, found: "Verification", *, as_json: bool) -> None:
             }
         print_json(words)
         return
-    proof(found.proof)
+    proof(found.proof, live=found.live)
     if found.logits is not None:
         line(
             f"logits with against without: largest change {found.logits.short:.4g} within 64 "

@@ -77,7 +77,7 @@ def plan_recipe(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fa
         was = config[STAMP].get("recipe") if isinstance(config[STAMP], Mapping) else None
         method = was.get("method", "?") if isinstance(was, Mapping) else "?"
         raise AlreadyScaledError(
-            f"ropepatch has already written '{method}' here; pass --replace to "
+            f"ropepatch has already written '{method}' here; pass --replace (replace=True) to "
             "write another recipe from the trained length, or restore the original first."
         )
     before = erase_recipe(config) if STAMP in config else copy.deepcopy(dict(config))
@@ -167,8 +167,8 @@ def _refuse_scaled(layout: Layout, schedules: list[Schedule], replace: bool) -> 
             raise AlreadyScaledError(
                 f"the checkpoint is already scaled: '{schedule.block['rope_type']}' ×"
                 f"{method.factor:g}, {layout.trained_length} trained, {layout.configured_length} "
-                "configured. Pass --replace to scale from the trained length again; factors "
-                "never compound."
+                "configured. Pass --replace (replace=True) to scale from the trained length again; "
+                "factors never compound."
             )
         if not layout.trained_length_known:
             raise ConfigError(

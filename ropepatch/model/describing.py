@@ -61,7 +61,7 @@ class Description:
         }
         lines.append(f"  {follow[self.changes]}")
         if self.short_exact:
-            lines.append(f"  up to {self.trained_length:,} tokens exactly as before")
+            lines.append(f"  up to {self.trained_length:,} tokens the pretrained frequencies")
         if self.proof.softmax_scale_ratio != 1:
             lines.append(f"  softmax scale × {self.proof.softmax_scale_ratio:.6f}")
         if self.live_only:

@@ -27,7 +27,14 @@ from ropepatch.model.frames import (
 )
 from ropepatch.model.key_cache import KeyState, attach, own
 from ropepatch.model.key_turning import KeyPlace, turn_again
-from ropepatch.model.pieces import Piece, cache_of_output, join, parameters_of, piece_of
+from ropepatch.model.pieces import (
+    Piece,
+    cache_of_output,
+    join,
+    parameters_of,
+    piece_of,
+    unjoinable,
+)
 from ropepatch.model.regimes import Regimes
 from ropepatch.model.rotary import Varying
 
@@ -238,6 +245,10 @@ class Follower:
                 "frequencies cannot be read in pieces; pin the length: "
                 "`with patch.pinned(LENGTH):`."
             )
+        for name in ("output_attentions", "output_router_logits"):
+            asked = given.get(name)
+            if getattr(module.config, name, False) if asked is None else asked:
+                raise unjoinable(name)
         total = pieces[-1].stop
         seen = frame.state.total
         config = getattr(module.config, "use_cache", True)

@@ -1,5 +1,6 @@
 """`generate` on a patched model: the length is pinned where cached keys could not follow it."""
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,8 @@ from transformers.cache_utils import BaseQuantizedLayer
 from ropepatch.errors import CacheError
 from ropepatch.model.following import Follower
 
+_DEFAULT_NEW = 20
+"""Tokens that transformers generates where nothing says how many."""
 _BATCHED = ("generate_batch", "init_continuous_batching")
 
 
@@ -91,8 +94,8 @@ class Generating:
         )
 
 
-def known_length(model: Any, args: tuple[Any, ...], words: dict[str, Any]) -> int | None:
-    """Tokens at which a generation ends at the latest, if it says so."""
+def known_length(model: Any, args: tuple[Any, ...], words: dict[str, Any]) -> int:
+    """Tokens at which a generation ends at the latest."""
     config = words.get("generation_config") or model.generation_config
     prompt: Any = args[0] if args else None
     for name in ("inputs", "input_ids", "inputs_embeds"):
@@ -102,4 +105,27 @@ def known_length(model: Any, args: tuple[Any, ...], words: dict[str, Any]) -> in
     if new is not None:
         return count + int(new)
     most = words.get("max_length", getattr(config, "max_length", None))
-    return None if most is None else max(int(most), count + 1)
+    return count + _DEFAULT_NEW if most is None else max(int(most), count + 1)
+
+
+def raised_generation(
+    model: PreTrainedModel, old_lengths: set[int], target: int
+) -> tuple[Any, Any] | None:
+    """Let `generate` go on where it used to stop at the old full length.
+
+    Args:
+        model: Gets a generation config of its own, since models may share one.
+        old_lengths: Tokens; what its `max_length` says if it means the full length.
+        target: Tokens.
+
+    Returns:
+        The old and the new generation config, or None where nothing had to change.
+    """
+    old: Any = getattr(model, "generation_config", None)
+    length = getattr(old, "max_length", None)
+    if length not in old_lengths or length >= target:
+        return None
+    new = copy.deepcopy(old)
+    new.max_length = target
+    model.generation_config = new
+    return old, new

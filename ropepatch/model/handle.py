@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch
 from transformers import PreTrainedModel
@@ -12,7 +12,7 @@ from ropepatch.config_json.write import Change
 from ropepatch.errors import NotExpressibleError, PatchConflictError, VerificationError
 from ropepatch.model.describing import Description, describe
 from ropepatch.model.following import Follower
-from ropepatch.model.generating import Generating
+from ropepatch.model.generating import Generating, raised_generation
 from ropepatch.model.key_places import key_places
 from ropepatch.model.live_config import ConfigSwap, text_config_of
 from ropepatch.model.making import TurnMaker
@@ -52,6 +52,8 @@ class Patch:
         self.active = False
         self.depth = 0
         """`with` blocks that it is in."""
+        self.successor: Patch | None = None
+        """What has replaced it."""
         self.standing = False
         """Whether it stood outside of any block when it was asked for again."""
         self.swap = ConfigSwap(root, change)
@@ -123,7 +125,8 @@ class Patch:
                 self.follower.after, with_kwargs=True, always_call=True
             ),
         ]
-        self.full_length = self._raise_generation_length()
+        old_lengths = {self.change.layout.configured_length, self.trained_length}
+        self.generation = raised_generation(self.model, old_lengths, self.target_length)
         self.generating = None
         if not self.follower.is_static and callable(getattr(self.model, "generate", None)):
             self.generating = Generating(self.model, self.follower)
@@ -132,18 +135,6 @@ class Patch:
             model.__dict__[HANDLE] = self
         self.active = True
         return self
-
-    def _raise_generation_length(self) -> int | None:
-        """Let `generate` go on where it used to stop at the old full length; that length."""
-        generation = getattr(self.model, "generation_config", None)
-        length = getattr(generation, "max_length", None)
-        layout = self.change.layout
-        if length is None or length not in (layout.configured_length, layout.trained_length):
-            return None
-        if length >= self.target_length:
-            return None
-        setattr(generation, "max_length", self.target_length)  # noqa: B010
-        return int(length)
 
     @property
     def live_only(self) -> str | None:
@@ -163,7 +154,24 @@ class Patch:
     @property
     def advice(self) -> tuple[str, ...]:
         """What may surprise."""
-        return self.change.advice
+        notes = list(self.change.advice)
+        dtypes = {b.dtype for site in self.sites for b in site.module.buffers()}
+        if dtypes - {torch.float32, torch.float64}:
+            notes.append(
+                "the model was cast to 16 bits, which had blurred its frequencies; the patch turns "
+                "by exact ones, so logits differ from the cast model's at any length."
+            )
+        if self.recipe.short_exact and self.change.layout.scaled:
+            notes.append(
+                "short_exact keeps the pretrained frequencies, not those of the scaling that this "
+                "model carried before."
+            )
+        if self.model.base_model is self.model:
+            notes.append(
+                f"{type(self.model).__name__} is a model without a head; if it is a part of "
+                "another, patch that one, or its save_pretrained will not know of the patch."
+            )
+        return tuple(notes)
 
     @contextmanager
     def pinned(self, length: int) -> Iterator[Self]:
@@ -210,9 +218,8 @@ class Patch:
             self.generating.revert()
         for hook in self.hooks:
             hook.remove()
-        generation: Any = getattr(self.model, "generation_config", None)
-        if self.full_length is not None and generation.max_length == self.target_length:
-            generation.max_length = self.full_length
+        if self.generation is not None and self.model.generation_config is self.generation[1]:
+            self.model.generation_config = self.generation[0]
         for attention, scale in self.scales:
             attention.__dict__["scaling"] = scale
         self.swap.revert()
@@ -224,7 +231,13 @@ class Patch:
         self.depth, self.standing = 0, False
 
     def __enter__(self) -> Self:
-        """The patch itself."""
+        """The patch itself.
+
+        Raises:
+            PatchConflictError: it was reverted; ask `patch` for a new one.
+        """
+        if not self.active:
+            raise PatchConflictError("this patch was reverted; call ropepatch.patch again.")
         self.depth += 1
         return self
 
@@ -234,10 +247,13 @@ class Patch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Revert, unless an outer block holds it or it stood before this one."""
+        """Revert, unless an outer block holds it or it stood before this one.
+
+        What has taken its place within the block goes with it.
+        """
         self.depth -= 1
         if self.depth < 1 and not self.standing:
-            self.revert()
+            (self.successor or self).revert()
 
     def __repr__(self) -> str:
         """One line."""

@@ -95,11 +95,15 @@ def _replaced(old: Patch, asked: Recipe, *, replace: bool) -> Patch:
     depth, standing = old.depth, old.standing
     old.revert()
     try:
-        return Patch(old.outer, old.model, asked, change).apply()
+        new = Patch(old.outer, old.model, asked, change)
+        new.follower.pins = old.follower.pins  # blocks that are still open
+        new.apply()
     except BaseException:
         old.apply()
         old.depth, old.standing = depth, standing
         raise
+    old.depth, old.standing, old.successor = depth, standing, new
+    return new
 
 
 def patch_of(model: Any) -> Patch | None:

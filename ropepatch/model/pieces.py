@@ -102,7 +102,7 @@ def join(earlier: list[Any], last: Any, *, drop_cache: bool) -> Any:
         hidden = torch.cat([*(one[0] for one in earlier), last[0]], dim=1)
         rest = [part for part in last[1:] if not (drop_cache and isinstance(part, Cache))]
         if any(not isinstance(part, Cache) for part in rest):
-            raise _unjoinable("what follows the hidden states of a tuple")
+            raise unjoinable("what follows the hidden states of a tuple")
         return (hidden, *rest)
     for name, value in list(last.items()):
         if isinstance(value, Cache):
@@ -114,11 +114,12 @@ def join(earlier: list[Any], last: Any, *, drop_cache: bool) -> Any:
             each = zip(*(one[name] for one in earlier), value, strict=True)
             last[name] = tuple(torch.cat(layer, dim=1) for layer in each)
         elif value is not None:
-            raise _unjoinable(name)
+            raise unjoinable(name)
     return last
 
 
-def _unjoinable(name: str) -> CacheError:
+def unjoinable(name: str) -> CacheError:
+    """Why an output cannot be had from pieces."""
     return CacheError(
         f"the input crosses a change of the frequencies, and {name} cannot be joined from pieces; "
         "pin the length: `with patch.pinned(LENGTH):`."

@@ -59,7 +59,7 @@ def test_short_exact_numbers(case: Case) -> None:
         assert found.live_only
         assert found.changes in ("once", "growing")
         assert found.proof.schedules[0].changed_pairs > 0
-        assert "up to 64 tokens exactly as before" in str(found)
+        assert "up to 64 tokens the pretrained frequencies" in str(found)
         assert "saved, it loads with ropepatch.load only" in str(found)
 
 
