@@ -66,7 +66,8 @@ def test_attention_weights_are_refused_before_anything_is_read() -> None:
 
 
 def test_a_model_that_was_cast_is_told_so() -> None:
-    model = make().to(torch.bfloat16)
+    model: Any = make()
+    model.to(torch.bfloat16)
     with patched(model, STATIC) as handle:
         assert any("16 bits" in note for note in handle.advice)
 
