@@ -12,7 +12,7 @@ from typing import Any
 from ropepatch.config_json.advice import advise
 from ropepatch.config_json.dialects import to_dialect
 from ropepatch.config_json.plain import kept_keys
-from ropepatch.config_json.plan import STAMP, plan_recipe, writable_text
+from ropepatch.config_json.plan import STAMP, plan_recipe, refuse_no_effect, writable_text
 from ropepatch.config_json.write import Change, stamp_of, write_recipe
 from ropepatch.errors import NotExpressibleError
 from ropepatch.recipe import Recipe
@@ -40,6 +40,7 @@ def write_live(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fal
         advice = advise(change.layout, change.methods, change.target_length, live=True)
         return dataclasses.replace(change, advice=advice)
     plan = plan_recipe(config, recipe, replace=replace)  # what fails here fails live too
+    refuse_no_effect(plan)
     layout = plan.layout
     after = copy.deepcopy(plan.before)
     text = writable_text(after, layout.path)

@@ -69,7 +69,6 @@ def plan_recipe(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fa
 
     Raises:
         ConfigError: the config is not one we can read, or already scaled.
-        NoEffectError: nothing would change.
         NotExpressibleError: the family's layers share what was to change for some alone.
         RecipeError: the recipe does not fit the model.
     """
@@ -88,8 +87,6 @@ def plan_recipe(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fa
     _refuse_scaled(layout, schedules, replace)
     methods = {s.label: _bind(recipe, s, layout) for s in schedules}
     target = max(m.target_length(layout.schedules[k].geometry) for k, m in methods.items())
-    for s in schedules:
-        _refuse_no_effect(recipe, methods[s.label], s, target)
     return Plan(before, recipe, layout, methods, target)
 
 
@@ -189,7 +186,18 @@ def _bind(recipe: Recipe, schedule: Schedule, layout: Layout) -> Method:
     return recipe.bind(schedule.geometry)
 
 
-def _refuse_no_effect(recipe: Recipe, method: Method, schedule: Schedule, target: int) -> None:
+def refuse_no_effect(plan: Plan) -> None:
+    """Refuse a plan under which some schedule that was to change would stay as it is.
+
+    Raises:
+        NoEffectError: so it is; asked last, since other refusals say more.
+    """
+    for schedule in plan.schedules:
+        method = plan.methods[schedule.label]
+        _refuse_idle(plan.recipe, method, schedule, plan.target_length)
+
+
+def _refuse_idle(recipe: Recipe, method: Method, schedule: Schedule, target: int) -> None:
     geometry, trained = schedule.geometry, schedule.geometry.trained_length
     short = geometry.base_frequencies() if recipe.short_exact else None
     if method.frequencies(geometry, target) == schedule.frequencies(target) and (

@@ -22,6 +22,7 @@ from ropepatch.config_json.plan import (
     STAMP_VERSION,
     Plan,
     plan_recipe,
+    refuse_no_effect,
     writable_text,
 )
 from ropepatch.errors import NotExpressibleError
@@ -84,6 +85,7 @@ def write_recipe(
         )
     layout, methods = plan.layout, plan.methods
     blocks = {s.label: _block(methods[s.label], s, layout) for s in plan.schedules}
+    refuse_no_effect(plan)
     after = copy.deepcopy(plan.before)
     text = writable_text(after, layout.path)
     after[STAMP] = stamp_of(plan, text)
