@@ -192,8 +192,7 @@ class Follower:
         self._refuse_pieces()
         if getattr(cache, "offloading", False) and torch.cuda.is_available():
             torch.cuda.synchronize()  # a layer may be on its way between devices
-        for label in self.varying[0].labels:
-            turn = self.varying[0].turn
+        for label, turn in {k: v.turn for v in self.varying for k in v.labels}.items():
             turns = [(turn(label, a), turn(label, b)) for a, b in zip(old, new, strict=True)]
             turn_again(cache, self.places[label], state.all_positions(), turns)
         state.regimes = frame.regimes

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from ropepatch.config_json.layout import Schedule
-from ropepatch.errors import UnsupportedModelError
+from ropepatch.errors import NotExpressibleError, UnsupportedModelError
 from ropepatch.geometry import Frequencies
 from ropepatch.methods.base import Method
 from ropepatch.model.turning import Turn, layout_of, stock_numbers, table_of
@@ -69,7 +69,17 @@ class TurnMaker:
         return Turn(table, factor, self.layouts[label], self.stock, label)
 
     def unchanged(self, label: str) -> Turn:
-        """The turning of a schedule that stays as it is."""
+        """The turning of a schedule that stays as it is.
+
+        Raises:
+            NotExpressibleError: it follows the length, so it is no one set of frequencies.
+        """
+        method = self.schedules[label].method
+        if method is not None and method.length_dependent:
+            raise NotExpressibleError(
+                f"the {label} layers are already scaled by '{method.name}', which follows the "
+                "length and cannot stand still beside a patch; use layers='all', replace=True."
+            )
         table, factor = self.numbers[label]
         if table.is_meta:
             frequencies = self.schedules[label].frequencies(1)

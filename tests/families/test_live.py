@@ -40,7 +40,17 @@ LEARNED = {"mistral_large4_text": "trained parameters"}
 """Families that are refused live alone."""
 ONE_PASS = {f for f, row in EXCEPTIONS.items() if row.one_pass} | {"idefics"}
 """Families whose inputs cannot be read in pieces (idefics wants its images beside the text)."""
-CHAOTIC = {"granitemoe", "qwen3_5_moe_text", "zamba2", "granite4_vision_text", "bailing_hybrid"}
+SPARSE = {f for f, row in EXCEPTIONS.items() if row.indexer}
+"""Families that choose which tokens to read: the last bit of a frequency may choose another."""
+CHAOTIC = {
+    "bailing_hybrid",
+    "granite",
+    "granite4_vision_text",
+    "granitemoe",
+    "granitemoeshared",
+    "qwen3_5_moe_text",
+    "zamba2",
+}
 """Families whose tiny models blow float noise up; the stock ones do as well."""
 
 counts: Counter[str] = Counter()
@@ -99,8 +109,9 @@ def test_life_of_a_patch(family: str, tmp_path: Path) -> None:
         with handle.pinned(TOKENS):
             new = logits(model, ids())
             assert (new - base).abs().max() > 1e-3
-            if handle.live_only is None and method in ("yarn", "dynamic-ntk", "p-rope"):
-                assert (reloaded(model, tmp_path / method) - new).abs().max() < noise
+            if handle.live_only is None:
+                apart = (reloaded(model, tmp_path / method) - new).abs().amax(-1)
+                assert (apart > noise).sum() <= (TOKENS // 20 if family in SPARSE else 0)
         handle.revert()
         assert torch.equal(logits(model, ids()), base)
     assert_untouched(model, before, modules)

@@ -10,6 +10,7 @@ import ropepatch
 from ropepatch.errors import (
     CacheError,
     CheckpointError,
+    NotExpressibleError,
     PatchConflictError,
     RecipeError,
     VerificationError,
@@ -114,3 +115,19 @@ def test_extend_takes_the_words_of_a_recipe(tmp_path: Path) -> None:
     assert done.change.recipe.method == "yarn"
     with pytest.raises(RecipeError, match="mapping of its words"):
         ropepatch.extend(folder, "yarn", tmp_path / "other")  # type: ignore[arg-type]
+
+
+def test_a_schedule_that_follows_the_length_cannot_stay_beside_a_patch() -> None:
+    from transformers import Gemma3TextConfig
+
+    words = {k: v for k, v in tiny.GEMMA3.items() if k not in ("architectures", "model_type")}
+    words["rope_parameters"] = {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+    }
+    model = tiny.build(Gemma3TextConfig(**words))
+    before = model.config.to_dict()
+    with pytest.raises(NotExpressibleError, match="follows the length"):
+        ropepatch.patch(model, "yarn", factor=4, layers="full_attention")
+    assert model.config.to_dict() == before
+    assert ropepatch.patch_of(model) is None
