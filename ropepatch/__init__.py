@@ -4,26 +4,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ropepatch._version import __version__
+from ropepatch.auto import register_when_loaded
 
 if TYPE_CHECKING:
     from ropepatch.config_json.layout import read_layout
+    from ropepatch.conversion import ConversionRecipe
+    from ropepatch.converting import convert_checkpoint
     from ropepatch.errors import RopepatchError
     from ropepatch.extending import extend, inspect, restore
     from ropepatch.geometry import Frequencies, RotaryGeometry
     from ropepatch.loading import load
     from ropepatch.methods.table import METHODS
+    from ropepatch.model.conversions import Conversion
+    from ropepatch.model.converting import convert, revert
     from ropepatch.model.handle import Patch
     from ropepatch.model.patching import patch, patch_of
     from ropepatch.recipe import Recipe
     from ropepatch.verifying import verify
 
 _WHERE = {
+    "Conversion": "ropepatch.model.conversions",
+    "ConversionRecipe": "ropepatch.conversion",
     "METHODS": "ropepatch.methods.table",
     "Patch": "ropepatch.model.handle",
     "Frequencies": "ropepatch.geometry",
     "Recipe": "ropepatch.recipe",
     "RopepatchError": "ropepatch.errors",
     "RotaryGeometry": "ropepatch.geometry",
+    "convert": "ropepatch.model.converting",
+    "convert_checkpoint": "ropepatch.converting",
     "extend": "ropepatch.extending",
     "inspect": "ropepatch.extending",
     "load": "ropepatch.loading",
@@ -31,17 +40,22 @@ _WHERE = {
     "patch_of": "ropepatch.model.patching",
     "read_layout": "ropepatch.config_json.layout",
     "restore": "ropepatch.extending",
+    "revert": "ropepatch.model.converting",
     "verify": "ropepatch.verifying",
 }
 
 __all__ = [
     "METHODS",
+    "Conversion",
+    "ConversionRecipe",
     "Frequencies",
     "Patch",
     "Recipe",
     "RopepatchError",
     "RotaryGeometry",
     "__version__",
+    "convert",
+    "convert_checkpoint",
     "extend",
     "inspect",
     "load",
@@ -49,8 +63,11 @@ __all__ = [
     "patch_of",
     "read_layout",
     "restore",
+    "revert",
     "verify",
 ]
+
+register_when_loaded()
 
 
 def __getattr__(name: str) -> Any:

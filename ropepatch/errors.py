@@ -66,3 +66,7 @@ class PatchConflictError(RopepatchError, RuntimeError):
 
 class CacheError(RopepatchError, RuntimeError):
     """A key-value cache holds keys that do not belong to the rotation in force."""
+
+
+class AlreadyConvertedError(ConfigError):
+    """The model no longer turns by RoPE in all its layers: it was converted."""

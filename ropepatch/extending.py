@@ -12,13 +12,19 @@ from ropepatch.checkpoint.carry import How, Progress
 from ropepatch.checkpoint.folder import read_checkpoint, read_config
 from ropepatch.checkpoint.restore import Restored
 from ropepatch.checkpoint.restore import restore as restore_folder
+from ropepatch.checkpoint.rewrite import ExtensionRewrite
 from ropepatch.checkpoint.source import Source, find_source
 from ropepatch.checkpoint.staging import check_target
 from ropepatch.checkpoint.write import Written, default_target, write_checkpoint
+from ropepatch.config_json.converted import erase_conversion, read_conversion
+from ropepatch.config_json.encodings import Encoding, encodings_of, plan_conversion
+from ropepatch.config_json.layers import LayerGroup
 from ropepatch.config_json.layout import Layout, read_layout
 from ropepatch.config_json.plan import STAMP, erase_recipe, read_stamp
 from ropepatch.config_json.write import AskedDialect, Change, write_recipe
-from ropepatch.errors import RopepatchError
+from ropepatch.conversion import ConversionRecipe
+from ropepatch.errors import ConfigError, RopepatchError
+from ropepatch.families.biases import native_of
 from ropepatch.recipe import Recipe, as_recipe
 
 if TYPE_CHECKING:
@@ -46,10 +52,25 @@ class Inspection:
 
     source: Source
     config: dict[str, Any]
-    layout: Layout
-    """As the checkpoint stands."""
+    rotary: Layout | None
+    """The `layout`; None for a model that has linear biases of its own."""
     stamp: dict[str, Any] | None
-    """What ropepatch has written here before, if anything."""
+    """What a recipe of ropepatch has written here before, if one has."""
+    encodings: tuple[tuple[LayerGroup, Encoding], ...]
+    """Groups of layers that are alike, each with how it places tokens."""
+    conversion: dict[str, Any] | None = None
+    """What a conversion has written, if there was one."""
+
+    @property
+    def layout(self) -> Layout:
+        """How it turns, as it stands, or stood before it was converted.
+
+        Raises:
+            ConfigError: it has linear biases of its own, and nothing turns.
+        """
+        if self.rotary is None:
+            raise ConfigError("this model has linear biases (ALiBi) of its own; nothing turns.")
+        return self.rotary
 
 
 @dataclass(frozen=True)
@@ -102,11 +123,12 @@ def extend(
     source = find_source(str(model), revision, config_only=dry_run)
     called = source.folder
     if source.is_gguf and not dry_run:
-        source = _dequantised(source, say)
+        source = dequantised_source(source, say)
     checkpoint = None if dry_run else read_checkpoint(source.folder)
-    config = checkpoint.config if checkpoint else _config(source)
+    config = checkpoint.config if checkpoint else config_of_source(source)
     change = write_recipe(config, recipe, dialect=dialect, replace=replace)
-    target = Path(output) if output else default_target(called, change, _parent(source, called))
+    rewrite = ExtensionRewrite(change)
+    target = Path(output) if output else default_target(called, rewrite, parent_of(source, called))
     check_target(target, source.folder)
     if checkpoint is None:
         return Extension(change, target, None, None)
@@ -119,7 +141,7 @@ def extend(
     written = write_checkpoint(
         checkpoint,
         source,
-        change,
+        rewrite,
         target,
         how=how,
         remote_code=remote_code,
@@ -133,16 +155,34 @@ def inspect(model: str | Path, revision: str | None = None) -> Inspection:
     """How a checkpoint places its tokens, from its config alone.
 
     Raises:
-        RopepatchError: it cannot be read, or has no rotary position embeddings.
+        RopepatchError: it cannot be read, or has neither rotary position embeddings nor linear
+            biases.
     """
     source = find_source(str(model), revision, config_only=True)
-    config = _config(source)
+    config = config_of_source(source)
+    conversion = read_conversion(config)
+    before = erase_conversion(config) if conversion is not None else config
+    if native_of(before) is not None:
+        return Inspection(source, config, None, None, _native_encodings(before), conversion)
+    if conversion is not None:
+        recipe = ConversionRecipe.from_words(conversion["conversion"])
+        plan = plan_conversion(before, recipe)
+        return Inspection(source, config, plan.layout, None, plan.encodings, conversion)
     stamp = read_stamp(config)
     trained = stamp["trained_length"] if stamp else None
     live = stamp is not None and "live_only" in stamp  # its type is none that could be read
     plain = erase_recipe(config) if live else {k: v for k, v in config.items() if k != STAMP}
     layout = read_layout(plain, trained)
-    return Inspection(source, config, layout, stamp)
+    return Inspection(source, config, layout, stamp, encodings_of(layout, (), None))
+
+
+def _native_encodings(config: Mapping[str, Any]) -> tuple[tuple[LayerGroup, Encoding], ...]:
+    """Of a family with linear biases of its own: one group, as far as its config counts layers."""
+    count = next(
+        (config[k] for k in ("n_layer", "n_layers", "num_hidden_layers") if k in config), 0
+    )
+    layers = tuple(range(count)) if isinstance(count, int) else ()
+    return ((LayerGroup("full_attention", "", layers, rotates=False, window=None), "ALiBi"),)
 
 
 def preview(found: Inspection, methods: tuple[str, ...], factor: float) -> dict[str, Preview]:
@@ -187,7 +227,7 @@ def _prove(stage: Path, change: Change, say: Say | None, *, remote_code: bool) -
     )
 
 
-def _config(source: Source) -> dict[str, Any]:
+def config_of_source(source: Source) -> dict[str, Any]:
     """The config of a folder, or what transformers makes of a GGUF file."""
     if source.is_gguf:
         from ropepatch.model.gguf import gguf_config
@@ -196,12 +236,13 @@ def _config(source: Source) -> dict[str, Any]:
     return read_config(source.folder)[0]
 
 
-def _parent(source: Source, called: Path) -> Path | None:
+def parent_of(source: Source, called: Path) -> Path | None:
     """Beside the model; for one from the hub's cache, the working directory."""
     return Path.cwd() if source.revision is not None else called.absolute().parent
 
 
-def _dequantised(source: Source, say: Say | None) -> Source:
+def dequantised_source(source: Source, say: Say | None) -> Source:
+    """A GGUF file as a folder of safetensors, made once."""
     from ropepatch.model.gguf import dequantised
 
     return Source(dequantised(source.folder, say), source.name, source.revision)

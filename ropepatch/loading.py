@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.source import find_source
+from ropepatch.config_json.converted import read_conversion
 from ropepatch.config_json.live import LIVE_TYPE
 from ropepatch.config_json.plan import STAMP, erase_recipe
-from ropepatch.errors import AlreadyScaledError, CheckpointError
+from ropepatch.errors import AlreadyConvertedError, AlreadyScaledError, CheckpointError
 from ropepatch.recipe import Recipe, as_recipe
+from ropepatch.runtime.words import is_converted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +29,8 @@ def load(
     """A model as it was saved, with its patch on it.
 
     What ropepatch has written into a checkpoint becomes a patch of the live model
-    (`ropepatch.patch_of` gives it), also where plain transformers could not do the same. Any
+    (`ropepatch.patch_of` gives it), also where plain transformers could not do the same. A
+    converted checkpoint becomes its converted model. Any
     other checkpoint loads as plain transformers loads it, and gets `recipe` if one is given.
 
     Args:
@@ -54,6 +57,8 @@ def load(
         folder = dequantised(source.folder)
     config, _ = read_config(folder)
     asked = None if recipe is None else as_recipe(recipe)
+    if is_converted(config):
+        return _load_converted(folder, config, asked, words)
     saved = None
     if STAMP in config:
         before = erase_recipe(config)
@@ -70,6 +75,31 @@ def load(
             "its config.json; put the original rope_parameters back, or save it again."
         )
     return _loaded(folder, config, asked or saved, replace or saved is not None, remote_code, words)
+
+
+def _load_converted(
+    folder: Path, config: Mapping[str, Any], recipe: Recipe | None, words: dict[str, Any]
+) -> "PreTrainedModel":
+    """A converted model, by the classes that are installed and never by the file beside it."""
+    stamp = read_conversion(config)
+    if recipe is not None:
+        raise AlreadyConvertedError(
+            f"{folder} was converted to {(stamp or {})['conversion'].get('to')}, so "
+            f"'{recipe.method}' has no rotation to work on; load it without a recipe."
+        )
+    from transformers import AutoConfig
+
+    from ropepatch.model.skeleton import quiet, template_of
+
+    with quiet():
+        template = template_of(AutoConfig.from_pretrained(str(folder), trust_remote_code=False))
+    try:
+        model: PreTrainedModel = template.from_pretrained(
+            str(folder), trust_remote_code=False, **words
+        )
+    except OSError as error:
+        raise CheckpointError(f"{folder}: {' '.join(str(error).split())[:300]}") from error
+    return model
 
 
 def _refuse_words(words: Mapping[str, Any]) -> None:

@@ -5,16 +5,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.folder import read_config
+from ropepatch.config_json.convert import convert_config
+from ropepatch.config_json.converted import erase_conversion
+from ropepatch.config_json.encodings import plan_conversion
 from ropepatch.config_json.layout import Layout, read_layout
 from ropepatch.config_json.live import LIVE_TYPE
 from ropepatch.config_json.paths import text_part
 from ropepatch.config_json.plan import STAMP, erase_recipe, read_stamp
 from ropepatch.config_json.write import Change, write_recipe
+from ropepatch.conversion import ConversionRecipe
+from ropepatch.converting import prove_folder
 from ropepatch.errors import ConfigError, VerificationError
 from ropepatch.recipe import Recipe
+from ropepatch.runtime.words import MODULE, is_converted, on_disk
 
 if TYPE_CHECKING:
     from ropepatch.methods.base import Method
+    from ropepatch.model.encoding_proof import ConversionProof
     from ropepatch.model.logits import LogitChange
     from ropepatch.model.proof import Proof
 
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 class Verification:
     """What `verify` found."""
 
-    proof: "Proof"
+    proof: "Proof | ConversionProof"
     logits: "LogitChange | None"
     live: bool = False
     """Whether it is of a patched model, not of what plain transformers reads."""
@@ -42,15 +49,58 @@ def verify(model: Any, *, logits: bool = False, remote_code: bool = False) -> Ve
         RopepatchError: it cannot be read, or carries nothing to verify.
     """
     if not isinstance(model, str | Path):
+        from ropepatch.model.conversions import conversion_of
         from ropepatch.model.patching import described
+        from ropepatch.model.sites import root_of
 
+        conversion = conversion_of(root_of(model))
+        if conversion is not None:
+            return Verification(conversion.describe(), None, live=True)
         return Verification(described(model).proof, None, live=True)
     path = Path(model)
     config, _ = read_config(path)
+    if is_converted(config):
+        return _verify_converted(path, config, logits=logits)
     stamp = read_stamp(config)
     if stamp is not None and "live_only" in stamp:
         return _verify_live(path, config, stamp, logits=logits, remote_code=remote_code)
     return _verify_folder(path, config, logits=logits, remote_code=remote_code)
+
+
+def _verify_converted(path: Path, config: dict[str, Any], *, logits: bool) -> Verification:
+    """A checkpoint with other attention, as it loads where ropepatch is installed."""
+    before = erase_conversion(config)
+    recipe = ConversionRecipe.from_words(config[STAMP]["conversion"])
+    plan = plan_conversion(before, recipe)
+    wanted = on_disk(convert_config(plan, config[STAMP]["base"]))
+    for key in ("model_type", "architectures", "auto_map"):
+        if config.get(key) != wanted[key]:
+            raise VerificationError(
+                f"{key} is {config.get(key)!r}, but a model that was converted to {recipe.to} "
+                f"needs {wanted[key]!r} there, so that nothing takes it for the original."
+            )
+    for key in ("layers", "slopes", "factor", "native"):
+        if config[STAMP].get(key) != wanted[STAMP].get(key):
+            raise VerificationError(
+                f"the stamp says {key} {config[STAMP].get(key)!r}, but {recipe.to_dict()} means "
+                f"{wanted[STAMP].get(key)!r}; convert the model again."
+            )
+    if not (path / f"{MODULE}.py").is_file():
+        raise VerificationError(
+            f"{MODULE}.py is missing beside the weights, so the model would not load where "
+            "ropepatch is not installed; save it again."
+        )
+    proof = prove_folder(path, plan)
+    if not logits:
+        return Verification(proof, None)
+    import torch
+
+    from ropepatch.loading import load
+    from ropepatch.model.converting import revert
+    from ropepatch.model.logits import compare_patched
+
+    real = load(path, dtype=torch.float32).eval()
+    return _with_logits(proof, compare_patched(real, lambda: revert(real), plan.target_length))
 
 
 def _verify_live(
@@ -125,7 +175,7 @@ def _check_live_type(config: dict[str, Any], change: Change) -> None:
             )
 
 
-def _with_logits(proof: "Proof", change: "LogitChange") -> Verification:
+def _with_logits(proof: "Proof | ConversionProof", change: "LogitChange") -> Verification:
     if change.long == 0:
         raise VerificationError(
             f"logits at {change.long_length} tokens are the same with and without it."

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ropepatch_cli.commands import extend, inspect, methods, restore, verify
+from ropepatch_cli.commands import convert, extend, inspect, methods, restore, verify
 
 _INTERRUPTED = 130
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 
 app.command("extend")(extend.extend)
+app.command("convert")(convert.convert)
 app.command("inspect")(inspect.inspect)
 app.command("verify")(verify.verify)
 app.command("restore")(restore.restore)

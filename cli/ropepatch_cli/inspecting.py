@@ -6,6 +6,7 @@ from typing import Any
 
 from ropepatch.config_json.layout import Layout, Schedule
 from ropepatch.extending import Inspection, Preview
+from ropepatch_cli.converting import encoding_words, encodings
 from ropepatch_cli.difference import config_difference
 from ropepatch_cli.terminal import Listing, bold, difference, dim, line, notes, print_json, tokens
 
@@ -20,7 +21,10 @@ def inspection(found: Inspection, previews: Mapping[str, Preview], *, as_json: b
 
 def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
     """Tables: lengths, schedules, layers, and what `extend` would do."""
-    layout = found.layout
+    if found.rotary is None:
+        _show_native(found)
+        return
+    layout = found.rotary
     sure = "" if layout.trained_length_known else " (a guess, see note)"
     line(
         f"{bold(found.source.name)}  {layout.family.model_type}, "
@@ -28,13 +32,21 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
     )
     line(f"trained length {layout.trained_length:,}{sure}, configured {layout.configured_length:,}")
     if found.stamp is not None:
-        method = found.stamp["recipe"].get("method")
+        recipe = found.stamp["recipe"]
+        still = recipe.get("method") == "p-rope" and recipe.get("keep") == 0
+        done = (
+            "converted by ropepatch: nope"
+            if still
+            else f"extended by ropepatch: {recipe['method']}"
+        )
         line(
-            f"extended by ropepatch: {method}, {tokens(found.stamp.get('trained_length'))} → "
+            f"{done}, {tokens(found.stamp.get('trained_length'))} → "
             f"{tokens(found.stamp.get('target_length'))} tokens"
         )
         if "live_only" in found.stamp:
             line("only ropepatch.load reads it so; plain transformers refuses it (see below)")
+    if found.conversion is not None:
+        _show_conversion(found.conversion)
     schedules = Listing(
         "schedule", "in force", ">θ", ">head", ">rotated", ">slowest wave", ">incomplete"
     )
@@ -51,15 +63,7 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
         )
     schedules.show()
     line(dim("incomplete: pairs that never complete a turn in the trained length"))
-    layers = Listing("layer type", ">layers", "turns", ">window")
-    for group in layout.groups:
-        layers.add(
-            group.layer_type,
-            str(len(group.layers)),
-            "by RoPE" if group.rotates else "no",
-            tokens(group.window) if group.window else "global" if group.attends else "no attention",
-        )
-    layers.show()
+    encodings(found.encodings)
     live = (found.stamp or {}).get("live_only")
     notes((*layout.notes, *([f"live only: {live}"] if live else ())))
     for name, preview in previews.items():
@@ -68,7 +72,14 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
 
 def words(found: Inspection, previews: Mapping[str, Preview]) -> dict[str, Any]:
     """The same as plain data."""
-    layout = found.layout
+    layout = found.rotary
+    if layout is None:
+        return {
+            "model": found.source.name,
+            "model_type": found.config.get("model_type"),
+            "encodings": encoding_words(found.encodings),
+            "conversion": found.conversion,
+        }
     return {
         "model": found.source.name,
         "model_type": layout.family.model_type,
@@ -92,10 +103,31 @@ def words(found: Inspection, previews: Mapping[str, Preview]) -> dict[str, Any]:
             }
             for group in layout.groups
         ],
+        "encodings": encoding_words(found.encodings),
         "notes": list(layout.notes),
         "ropepatch": found.stamp,
+        "conversion": found.conversion,
         "extend": {name: _preview_words(preview) for name, preview in previews.items()},
     }
+
+
+def _show_native(found: Inspection) -> None:
+    """A family with linear biases of its own."""
+    line(f"{bold(found.source.name)}  {found.config.get('model_type')}")
+    if found.conversion is not None:
+        _show_conversion(found.conversion)
+    encodings(found.encodings)
+    notes(
+        (
+            "it has linear biases (ALiBi) and nothing turns; `ropepatch convert --to alibi "
+            "--factor N` divides their slopes.",
+        )
+    )
+
+
+def _show_conversion(stamp: Mapping[str, Any]) -> None:
+    asked = ", ".join(f"{key} {value}" for key, value in stamp["conversion"].items())
+    line(f"converted by ropepatch: {asked}")
 
 
 def _schedule_words(schedule: Schedule, layout: Layout) -> dict[str, Any]:

@@ -110,7 +110,15 @@ def verification(folder: Path, found: "Verification", *, as_json: bool) -> None:
             }
         print_json(words)
         return
-    proof(found.proof, live=found.live)
+    from ropepatch.model.proof import Proof
+
+    if isinstance(found.proof, Proof):
+        proof(found.proof, live=found.live)
+    else:
+        from ropepatch_cli import converting
+
+        converting.encodings([(g, g.encoding) for g in found.proof.groups])
+        converting.proved(found.proof)
     if found.logits is not None:
         line(
             f"logits with against without: largest change {found.logits.short:.4g} within 64 "

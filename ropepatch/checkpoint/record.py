@@ -1,7 +1,6 @@
 """`ropepatch.json`: what was done to a checkpoint, as data for people and for `restore`."""
 
 import datetime
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +8,8 @@ from typing import Any
 
 from ropepatch._version import __version__
 from ropepatch.checkpoint.folder import Checkpoint, read_json
+from ropepatch.checkpoint.rewrite import Rewrite
 from ropepatch.checkpoint.source import Source
-from ropepatch.config_json.paths import text_part
-from ropepatch.config_json.plan import POSITION_KEYS
-from ropepatch.config_json.write import Change
 from ropepatch.errors import CheckpointError, ConfigError
 
 RECORD = "ropepatch.json"
@@ -26,7 +23,7 @@ _CHANGED_KEYS = {
 
 
 def make_record(
-    change: Change,
+    rewrite: Rewrite,
     checkpoint: Checkpoint,
     source: Source,
     *,
@@ -36,10 +33,10 @@ def make_record(
     proof: Mapping[str, Any] | None,
     history: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """The record of one extension.
+    """The record of one extension or conversion.
 
     Args:
-        change: What was written into config.json.
+        rewrite: What was written into config.json.
         checkpoint: What was read.
         source: Where it came from.
         carried: How each weight file travelled.
@@ -48,7 +45,6 @@ def make_record(
         proof: What verification found; None if it was skipped.
         history: The `earlier_records` of what was read.
     """
-    layout = change.layout
     return {
         "format": FORMAT,
         "ropepatch": __version__,
@@ -60,22 +56,10 @@ def make_record(
             "fingerprint": checkpoint.fingerprint(),
             "weights": dict(carried),
         },
-        "recipe": change.recipe.to_dict(),
-        "methods": {label or "*": _plain(m.parameters()) for label, m in change.methods.items()},
-        "lengths": {
-            "trained": layout.trained_length,
-            "configured_before": layout.configured_length,
-            "target": change.target_length,
-        },
-        "dialect": change.dialect,
-        "config": {
-            "before": _positions(change, change.before),
-            "after": _positions(change, change.after),
-        },
-        "schedules": {label or "*": _schedule(change, label) for label in change.methods},
+        **rewrite.record(),
         "before": {name: dict(values) for name, values in before.items()},
         "after": {name: dict(values) for name, values in after.items()},
-        "advice": list(change.advice),
+        "advice": list(rewrite.advice),
         "proof": proof,
         **({"history": history} if history else {}),
     }
@@ -123,39 +107,3 @@ def earlier_records(folder: Path) -> list[dict[str, Any]]:
         return []
     earlier = record.pop("history", [])
     return [*(earlier if isinstance(earlier, list) else []), record]
-
-
-def _positions(change: Change, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a config that speak of positions."""
-    text = text_part(config, change.layout.path)
-    return {key: text[key] for key in POSITION_KEYS if key in text}
-
-
-def _schedule(change: Change, label: str) -> dict[str, Any]:
-    schedule, method = change.layout.schedules[label], change.methods[label]
-    base, new = (
-        schedule.geometry.base_frequencies(),
-        method.frequencies(schedule.geometry, change.target_length),
-    )
-
-    def slowest(waves: tuple[float, ...]) -> float | None:
-        turning = [w for w in waves if math.isfinite(w)]
-        return max(turning) if turning else None
-
-    return {
-        "rope_theta": schedule.geometry.theta,
-        "head_dim": schedule.geometry.head_dim,
-        "rotary_dim": schedule.geometry.rotary_dim,
-        "layers": sum(len(g.layers) for g in change.layout.groups_of(label)),
-        "slowest_wavelength_before": slowest(base.wavelengths()),
-        "slowest_wavelength_after": slowest(new.wavelengths()),
-        "attention_factor": new.attention_factor,
-    }
-
-
-def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in parameters.items()
-        if value is not None
-    }

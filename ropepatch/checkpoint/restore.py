@@ -12,6 +12,7 @@ from ropepatch.checkpoint.staging import read_text, replace_file
 from ropepatch.checkpoint.write import CARD
 from ropepatch.config_json.plan import STAMP, erase_recipe
 from ropepatch.errors import CheckpointError
+from ropepatch.runtime.words import MODULE, is_converted
 
 _RESTORABLE = ("tokenizer_config.json", "generation_config.json")
 
@@ -36,8 +37,10 @@ def restore(folder: Path) -> Restored:
     """
     config, _ = read_config(folder)
     original = erase_recipe(config)
-    recipe = config[STAMP].get("recipe")
-    method = str(recipe.get("method", "?")) if isinstance(recipe, dict) else "?"
+    stamp = config[STAMP]
+    recipe = stamp.get("recipe") or stamp.get("conversion")
+    words = recipe if isinstance(recipe, dict) else {}
+    method = str(words.get("method") or words.get("to") or "?")
     record = read_record(folder) or {}
     before: dict[str, dict[str, Any]] = record.get("before", {})
     files = []
@@ -57,9 +60,12 @@ def restore(folder: Path) -> Restored:
                 else:  # it held nothing but our section
                     card.unlink()
                 files.append(CARD)
-        original |= before.get("config.json", {})
+        original = put_back(original, before.get("config.json", {}))
         replace_file(folder / "config.json", to_text(original))
         (folder / RECORD).unlink(missing_ok=True)
+        if is_converted(config) and (folder / f"{MODULE}.py").is_file():
+            (folder / f"{MODULE}.py").unlink()
+            files.append(f"{MODULE}.py")
     except OSError as error:
         raise CheckpointError(f"cannot write {folder}: {error.strerror}.") from None
     return Restored(folder, method, (*files, "config.json"))

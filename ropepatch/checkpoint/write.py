@@ -10,6 +10,7 @@ from ropepatch.checkpoint.card import add_section
 from ropepatch.checkpoint.carry import How, Progress, carry
 from ropepatch.checkpoint.folder import Checkpoint, read_json
 from ropepatch.checkpoint.record import RECORD, earlier_records, make_record
+from ropepatch.checkpoint.rewrite import Rewrite
 from ropepatch.checkpoint.sidecars import (
     put_back,
     raise_generation_length,
@@ -19,7 +20,6 @@ from ropepatch.checkpoint.sidecars import (
 from ropepatch.checkpoint.source import Source
 from ropepatch.checkpoint.staging import check_target, read_text, staged, write_file
 from ropepatch.config_json.plan import STAMP
-from ropepatch.config_json.write import Change
 from ropepatch.errors import CheckpointError
 
 CARD = "README.md"
@@ -39,18 +39,16 @@ class Written:
     notes: tuple[str, ...]
 
 
-def default_target(source: Path, change: Change, parent: Path | None = None) -> Path:
+def default_target(source: Path, rewrite: Rewrite, parent: Path | None = None) -> Path:
     """A clear name beside the model: `NAME-yarn-64k`."""
-    length = change.target_length
-    size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
     stem = re.sub(r"[^\w.-]", "-", source.absolute().name.removesuffix(".gguf")) or "model"
-    return (parent or source.absolute().parent) / f"{stem}-{change.recipe.method}-{size}"
+    return (parent or source.absolute().parent) / f"{stem}-{rewrite.name}"
 
 
 def write_checkpoint(
     checkpoint: Checkpoint,
     source: Source,
-    change: Change,
+    rewrite: Rewrite,
     target: Path,
     *,
     how: How = "auto",
@@ -63,7 +61,7 @@ def write_checkpoint(
     Args:
         checkpoint: What was read.
         source: Where it came from, for the record.
-        change: What to write into config.json.
+        rewrite: What to write into config.json.
         target: A folder that does not exist.
         how: How weight files travel.
         remote_code: Whether the user allows the checkpoint's own Python files.
@@ -77,14 +75,14 @@ def write_checkpoint(
         ConfigError: a JSON file beside config.json is damaged.
     """
     check_target(target, checkpoint.path)
-    config = dict(change.after)
+    config = dict(rewrite.after)
     history = earlier_records(checkpoint.path)
     undone = history[-1].get("before", {}) if history and STAMP in checkpoint.config else {}
     code = checkpoint.code if remote_code else ()
     dropped = dict(undone.get("config.json", {}))
     if not remote_code:
-        dropped |= _without_code(config, change)
-    sidecars = _sidecars(checkpoint, change, undone)
+        dropped |= _without_code(config, rewrite)
+    sidecars = _sidecars(checkpoint, rewrite, undone)
     before = {name: s.before for name, s in sidecars.items() if s.after}
     before |= {"config.json": dropped} if dropped else {}
     after = {name: s.after for name, s in sidecars.items() if s.after}
@@ -100,11 +98,13 @@ def write_checkpoint(
                 carry(checkpoint.path / name, stage / name, "copy")
         for name, sidecar in sidecars.items():
             write_file(stage / name, sidecar.text)
+        for name, text in rewrite.files.items():
+            write_file(stage / name, text)
         write_file(stage / "config.json", to_text(config))
-        write_file(stage / CARD, add_section(card, change, source.name))
+        write_file(stage / CARD, add_section(card, rewrite, source.name))
         proof = verify(stage) if verify is not None else None
         record = make_record(
-            change,
+            rewrite,
             checkpoint,
             source,
             carried=carried,
@@ -119,16 +119,16 @@ def write_checkpoint(
     return Written(target, carried, after, behind, notes)
 
 
-def _without_code(config: dict[str, Any], change: Change) -> dict[str, Any]:
-    """Take out of a config what points to Python code, in place, and return it."""
-    if "auto_map" not in config:
-        return {}
-    if not change.layout.family.known:
+def _without_code(config: dict[str, Any], rewrite: Rewrite) -> dict[str, Any]:
+    """Take the source's own Python code out of a config, in place; old values of what changed."""
+    if "auto_map" in rewrite.before and rewrite.code_of is not None:
         raise CheckpointError(
-            f"'{change.layout.family.model_type}' needs the checkpoint's own Python code; "
+            f"'{rewrite.code_of}' needs the checkpoint's own Python code; "
             "read it, then pass --trust-remote-code to carry it."
         )
-    return {"auto_map": config.pop("auto_map")}
+    if config.get("auto_map") == rewrite.before.get("auto_map"):
+        config.pop("auto_map", None)
+    return {"auto_map": rewrite.before["auto_map"]} if "auto_map" in rewrite.before else {}
 
 
 def _notes(
@@ -139,7 +139,7 @@ def _notes(
     remote_code: bool,
 ) -> tuple[str, ...]:
     notes = []
-    if "auto_map" in dropped and not remote_code:
+    if dropped.get("auto_map") and not remote_code:
         notes.append("its own code (auto_map) was left out; transformers has this model type.")
     tokenizer = sidecars.get("tokenizer_config.json")
     if tokenizer is not None and '"auto_map"' in tokenizer.text and not remote_code:
@@ -162,10 +162,10 @@ class _Sidecar:
 
 
 def _sidecars(
-    checkpoint: Checkpoint, change: Change, undone: Mapping[str, Mapping[str, Any]]
+    checkpoint: Checkpoint, rewrite: Rewrite, undone: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, _Sidecar]:
     """By name; `undone` are the values that an earlier extension of ours had replaced."""
-    old_lengths = {change.layout.configured_length, change.layout.trained_length}
+    old_lengths = rewrite.old_lengths
     found: dict[str, _Sidecar] = {}
     for name in ("tokenizer_config.json", "generation_config.json"):
         if name not in checkpoint.others:
@@ -173,9 +173,9 @@ def _sidecars(
         given, text = read_json(checkpoint.path / name)
         old = put_back(given, undone.get(name, {}))
         if name == "tokenizer_config.json":
-            new = raise_tokenizer_length(old, change.target_length)
+            new = raise_tokenizer_length(old, rewrite.target_length)
         else:
-            new = raise_generation_length(old, old_lengths, change.target_length)
+            new = raise_generation_length(old, old_lengths, rewrite.target_length)
         changed = {**old, **new}
         text = text if changed == given else to_text(changed)
         found[name] = _Sidecar({key: old.get(key) for key in new}, new, text)

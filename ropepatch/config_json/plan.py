@@ -9,14 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ropepatch.config_json.converted import erase_conversion
 from ropepatch.config_json.layout import Layout, Schedule, read_layout
 from ropepatch.config_json.paths import Config, text_part
 from ropepatch.config_json.targets import choose_labels
-from ropepatch.errors import AlreadyScaledError, ConfigError, NoEffectError
+from ropepatch.errors import (
+    AlreadyConvertedError,
+    AlreadyScaledError,
+    ConfigError,
+    NoEffectError,
+)
 from ropepatch.methods.base import Method
 from ropepatch.recipe import Recipe
+from ropepatch.runtime.words import STAMP as STAMP
+from ropepatch.runtime.words import is_converted
 
-STAMP = "ropepatch"
 STAMP_VERSION = 1
 
 POSITION_KEYS = (
@@ -72,6 +79,12 @@ def plan_recipe(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fa
         NotExpressibleError: the family's layers share what was to change for some alone.
         RecipeError: the recipe does not fit the model.
     """
+    if is_converted(config):
+        raise AlreadyConvertedError(
+            f"ropepatch has converted this model to '{config[STAMP]['conversion'].get('to')}', "
+            "which no RoPE method can extend; `convert --factor --replace` divides ALiBi slopes, "
+            "or restore the original first."
+        )
     if STAMP in config and not replace:
         was = config[STAMP].get("recipe") if isinstance(config[STAMP], Mapping) else None
         method = was.get("method", "?") if isinstance(was, Mapping) else "?"
@@ -91,11 +104,13 @@ def plan_recipe(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fa
 
 
 def erase_recipe(config: Mapping[str, Any]) -> Config:
-    """The config as it was before `write_recipe`.
+    """The config as it was before `write_recipe`, or before a conversion.
 
     Raises:
         ConfigError: there is no stamp of ours, or it is damaged.
     """
+    if is_converted(config):
+        return erase_conversion(config)
     stamp = config.get(STAMP)
     if stamp is None:
         raise ConfigError("config.json carries no stamp of ropepatch, so nothing to restore.")
@@ -116,16 +131,18 @@ def erase_recipe(config: Mapping[str, Any]) -> Config:
     for key in POSITION_KEYS:
         text.pop(key, None)
     text.update(copy.deepcopy(dict(stamp["before"])))
+    if isinstance(stamp.get("architectures"), list):  # renamed, so that no engine goes by them
+        restored["architectures"] = list(stamp["architectures"])
     return restored
 
 
 def read_stamp(config: dict[str, Any]) -> dict[str, Any] | None:
-    """What we wrote into a config, if anything.
+    """What a recipe of ours wrote into a config, if any.
 
     Raises:
         ConfigError: it is damaged.
     """
-    if STAMP not in config:
+    if STAMP not in config or is_converted(config):
         return None
     erase_recipe(config)  # checks what it needs itself
     stamp: dict[str, Any] = config[STAMP]

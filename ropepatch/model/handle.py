@@ -8,13 +8,14 @@ from typing import Self
 import torch
 from transformers import PreTrainedModel
 
+from ropepatch.config_json.plan import STAMP
 from ropepatch.config_json.write import Change
 from ropepatch.errors import NotExpressibleError, PatchConflictError, VerificationError
 from ropepatch.model.describing import Description, describe
 from ropepatch.model.following import Follower
 from ropepatch.model.generating import Generating, raised_generation
 from ropepatch.model.key_places import key_places
-from ropepatch.model.live_config import ConfigSwap, text_config_of
+from ropepatch.model.live_config import ConfigSwap, new_positions, text_config_of
 from ropepatch.model.making import TurnMaker
 from ropepatch.model.regimes import Regimes
 from ropepatch.model.rotary import PatchedRotaryEmbedding, Varying
@@ -56,8 +57,8 @@ class Patch:
         """What has replaced it."""
         self.standing = False
         """Whether it stood outside of any block when it was asked for again."""
-        self.swap = ConfigSwap(root, change)
         layout, methods = change.layout, change.methods
+        self.swap = ConfigSwap(root, layout.path, new_positions(change), change.after[STAMP])
         self.text_config = text_config_of(root.config, layout.path)
         tree = dict(root.named_modules())
         self.sites = find_sites(tree, self.text_config)

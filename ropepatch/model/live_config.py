@@ -4,6 +4,7 @@ Models of one config object share it, and so may a user; none of them must see t
 """
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,8 +18,21 @@ from ropepatch.config_json.write import Change
 class ConfigSwap:
     """The copies that stand in a model, and the originals they stand for."""
 
-    def __init__(self, root: PreTrainedModel, change: Change) -> None:
-        """Make the copies and write the change into them; nothing stands in the model yet."""
+    def __init__(
+        self,
+        root: PreTrainedModel,
+        path: tuple[str, ...],
+        values: Mapping[str, Any],
+        stamp: Mapping[str, Any],
+    ) -> None:
+        """Make the copies and write the change into them; nothing stands in the model yet.
+
+        Args:
+            root: The model.
+            path: Keys that lead to the text part of its config.
+            values: New values of that part.
+            stamp: What undoes them after a save.
+        """
         memo: dict[int, Any] = {}
         self.config = copy.deepcopy(root.config, memo)
         self.pairs = [
@@ -27,13 +41,10 @@ class ConfigSwap:
             if isinstance(memo.get(id(old)), PreTrainedConfig)
         ]
         """(original, copy), for the config and each part of it."""
-        path = change.layout.path
-        before, after = text_part(change.before, path), text_part(change.after, path)
         text = text_config_of(self.config, path)
-        for key in POSITION_KEYS:
-            if key in after and (key not in before or after[key] != before[key]):
-                setattr(text, key, copy.deepcopy(after[key]))
-        setattr(self.config, STAMP, copy.deepcopy(change.after[STAMP]))
+        for key, value in values.items():
+            setattr(text, key, copy.deepcopy(value))
+        setattr(self.config, STAMP, copy.deepcopy(dict(stamp)))
         self.seen = [dict(new.__dict__) for _, new in self.pairs]
         self.holders: list[tuple[torch.nn.Module, Any, Any]] = []
 
@@ -58,6 +69,17 @@ class ConfigSwap:
             if module.__dict__.get("config") is new:
                 module.__dict__["config"] = held
         self.holders.clear()
+
+
+def new_positions(change: Change) -> dict[str, Any]:
+    """What a change writes into the text part of a config."""
+    path = change.layout.path
+    before, after = text_part(change.before, path), text_part(change.after, path)
+    return {
+        key: after[key]
+        for key in POSITION_KEYS
+        if key in after and (key not in before or after[key] != before[key])
+    }
 
 
 def _configs(config: PreTrainedConfig) -> list[PreTrainedConfig]:

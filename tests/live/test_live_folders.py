@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 import ropepatch
 from ropepatch import patch_of
 from ropepatch.errors import AlreadyScaledError, CheckpointError, ConfigError, VerificationError
+from ropepatch.model.proof import Proof
 from ropepatch_cli.app import main
 from tests.live.subjects import Case, make, name_of, patched, read, text
 from tests.tiny import read_json, write_json
@@ -110,6 +111,7 @@ def test_load_makes_some_words_itself(word: str, folder: Path) -> None:
 def test_verify_proves_it(case: Case, folder: Path) -> None:
     found = ropepatch.verify(folder)
     assert found.logits is None
+    assert isinstance(found.proof, Proof)
     assert found.proof.length == 256
     assert found.proof.layers_changed == 2
     assert found.proof.schedules[0].changed_pairs == 31
