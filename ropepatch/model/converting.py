@@ -91,10 +91,15 @@ def convert(
             f"the model was already converted to {old.plan.recipe.to} "
             f"({old.plan.recipe.to_dict()}); revert it first, or pass replace=True."
         )
+    return _replaced(old, recipe, chosen)
+
+
+def _replaced(old: Conversion, recipe: ConversionRecipe, kernel: str) -> Conversion:
+    """Another conversion in the place of one that stands; that stays where the other fails."""
     plan = plan_conversion(old.plan.before, recipe)
     old.revert()
     try:
-        return Conversion(model, root, plan, chosen).apply()
+        return Conversion(old.outer, old.model, plan, kernel).apply()
     except BaseException:
         old.apply()
         raise

@@ -147,7 +147,7 @@ def test_absurdly_large_config(bare: Path) -> None:
     "config",
     [
         {"model_type": "gpt2", "n_positions": 1024, "n_embd": 64, "n_layer": 2, "n_head": 2},
-        {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 2},
+        {"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2},
     ],
     ids=lambda config: config["model_type"],
 )
