@@ -137,6 +137,8 @@ def _in_stock_words(plan: ConversionPlan) -> Change | None:
     except NotExpressibleError:
         return None
     names = change.before.get("architectures") or []
+    if plan.path and writable_text(change.after, plan.path).get("architectures"):
+        return None  # named twice; the converted classes take care of both
     stamp = {**change.after[STAMP], "architectures": names}
     renamed = [f"{_STOCK_PREFIX}{name}" for name in names]
     after = copy.deepcopy({**change.after, "architectures": renamed, STAMP: stamp})

@@ -52,8 +52,11 @@ def full_bias(
     slopes: torch.Tensor, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """What is added to the scores, (batch or 1, heads, queries, keys)."""
-    own = places(mask, query, key)
-    ahead = torch.arange(key.shape[2], device=key.device, dtype=own.dtype) - own
+    keys, dtype = key.shape[2], torch.promote_types(query.dtype, torch.float32)
+    if mask is None and query.shape[2] == 1:  # a step of decoding: few numbers, so few calls
+        ahead = torch.arange(1 - keys, 1, device=key.device, dtype=dtype)
+    else:
+        ahead = torch.arange(keys, device=key.device, dtype=dtype) - places(mask, query, key)
     return (slopes[None, :, None, None] * ahead).to(query.dtype)
 
 

@@ -36,6 +36,9 @@ def on_disk(words: Mapping[str, Any]) -> dict[str, Any]:
     if stamp["blocks"] or "max_position_embeddings" in text:
         for key in _BLOCKS:  # readers of transformers 4 look at the second
             text[key] = {"rope_type": ROPE_TYPE, "type": ROPE_TYPE}
+    if stamp["path"] and text.get("architectures"):  # llama.cpp's converter goes by these
+        stamp["blocks"]["architectures"] = text["architectures"]
+        text["architectures"] = [PREFIX + name for name in text["architectures"]]
     return found
 
 
