@@ -4,7 +4,7 @@
 
 FOLDER is what `ropepatch convert` wrote, or any checkpoint that loads with ropepatch. All weights
 are trained, in float32, on one text in windows; with a teacher (the model before its conversion)
-the student learns the teacher's whole distribution instead, which takes far fewer steps. Every tenth
+the student learns the teacher's whole distribution instead, which takes far fewer steps. A tenth
 of the text is held out; its loss is printed before, during and after. OUTPUT loads as FOLDER does.
 
 The default text are the topics of Python's own `help()`, so nothing is downloaded. That is enough

@@ -6,7 +6,6 @@ is there.
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -40,9 +39,9 @@ class _Waiting(importlib.abc.MetaPathFinder):
         """The spec that anybody else finds, with our step after it."""
         if fullname != _AWAITED:
             return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Then(spec.loader)
         return spec
@@ -64,4 +63,5 @@ class _Then(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
+        sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, _Waiting)]
         _register(module)

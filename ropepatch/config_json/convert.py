@@ -42,6 +42,7 @@ def stamp_of_conversion(plan: ConversionPlan, base: Mapping[str, Any]) -> dict[s
         stamp["native"] = {
             "classes": list(plan.native.classes),
             "arguments": list(plan.native.arguments),
+            "heads": list(plan.native.head_keys),
         }
     return stamp
 

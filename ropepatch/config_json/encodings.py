@@ -68,7 +68,7 @@ class ConversionPlan:
             return ("slopes were divided, not trained: expect a loss until it is fine-tuned.",)
         notes = [
             "nothing has trained this model to read without its rotation: it needs recovery "
-            "training before it is of any use."
+            "training before it is of any use (recipes/recover.py does a short one)."
         ]
         if self.recipe.to == "nope" and self.factor != 1:
             notes.append(f"the attention factor {self.factor:.6g} of its scaling stays in force.")

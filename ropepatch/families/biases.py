@@ -17,6 +17,8 @@ class Native:
     """Of their forward: the bias, and masks it may have been added to."""
     length_key: str
     """Of the config: how many tokens it was trained on."""
+    head_keys: tuple[str, ...]
+    """Of the config: how many heads, by each name it may have."""
     flag: tuple[str, ...] = ()
     """Path to the key that says whether it has them; empty where it always does."""
     default: bool = True
@@ -24,16 +26,23 @@ class Native:
 
 
 NATIVE: dict[str, Native] = {
-    "bloom": Native(("BloomAttention",), ("alibi",), "seq_length"),
+    "bloom": Native(
+        ("BloomAttention",), ("alibi",), "seq_length", ("n_head", "num_attention_heads")
+    ),
     "falcon": Native(
         ("FalconAttention",),
         ("alibi", "attention_mask"),  # by its implementation, one of them adds the bias
         "max_position_embeddings",
+        ("num_attention_heads", "n_head"),
         flag=("alibi",),
         default=False,
     ),
     "mpt": Native(
-        ("MptAttention",), ("position_bias",), "max_seq_len", flag=("attn_config", "alibi")
+        ("MptAttention",),
+        ("position_bias",),
+        "max_seq_len",
+        ("n_heads",),
+        flag=("attn_config", "alibi"),
     ),
 }
 

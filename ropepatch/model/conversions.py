@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 import torch
 from transformers import PreTrainedModel
+from transformers.utils import is_flash_attn_2_available
 
 from ropepatch.config_json.convert import convert_config
 from ropepatch.config_json.encodings import ConversionPlan
@@ -176,11 +177,14 @@ def checked_kernel(kernel: Any) -> str:
     if kernel == "auto":
         return "auto"
     try:
-        return kernel_for(kernel)
+        found = kernel_for(kernel)
     except ValueError:
         raise RecipeError(
             f"kernel is auto, {', '.join(IMPLEMENTATIONS)}, not {kernel!r}."
         ) from None
+    if found == "flash" and not is_flash_attn_2_available():
+        raise RecipeError("kernel 'flash' needs the package flash-attn and a GPU; use 'channels'.")
+    return found
 
 
 def undo_loaded(model: PreTrainedModel, stamp: Mapping[str, Any]) -> None:

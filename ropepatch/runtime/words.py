@@ -26,6 +26,7 @@ def on_disk(words: Mapping[str, Any]) -> dict[str, Any]:
     if not is_converted(found) or found.get("model_type") == MODEL_TYPE:
         return found
     base = stamp["base"]
+    stamp["kernel"] = "auto"  # a matter of the machine, not of the checkpoint
     found["model_type"] = MODEL_TYPE
     found["architectures"] = [PREFIX + base["classes"].get("AutoModelForCausalLM", base["class"])]
     found["auto_map"] = {
@@ -36,6 +37,10 @@ def on_disk(words: Mapping[str, Any]) -> dict[str, Any]:
     if stamp["blocks"] or "max_position_embeddings" in text:
         for key in _BLOCKS:  # readers of transformers 4 look at the second
             text[key] = {"rope_type": ROPE_TYPE, "type": ROPE_TYPE}
+    for key in stamp.get("native", {}).get("heads", ()):  # no rotary type to stop at
+        if key in text:
+            stamp["blocks"][key] = text[key]
+            text[key] = ROPE_TYPE
     if stamp["path"] and text.get("architectures"):  # llama.cpp's converter goes by these
         stamp["blocks"]["architectures"] = text["architectures"]
         text["architectures"] = [PREFIX + name for name in text["architectures"]]
