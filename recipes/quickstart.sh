@@ -99,7 +99,7 @@ fetch smollm2
 if [[ $gemma ]]; then fetch gemma3; fi
 started=$SECONDS
 echo "The rest takes about 2 minutes on two idle cores${full:+, and 4 more for --full}"
-again smollm2-yarn-x4 smollm2-restored
+again smollm2-yarn-x4 smollm2-restored smollm2-alibi
 
 run ropepatch inspect "$work/smollm2.gguf"
 run ropepatch extend --model "$work/smollm2.gguf" --method yarn --factor 4 \
@@ -117,6 +117,11 @@ if [[ $full ]]; then
     run python recipes/far_loss.py "$work/smollm2-restored" "$work/smollm2-yarn-x4" --full \
         --plot "$work/far-loss-full.png"
 fi
+
+# The other command: linear biases in place of rotation, and what that costs before any training.
+run ropepatch convert --model "$work/smollm2-restored" --to alibi --measure \
+    --output "$work/smollm2-alibi"
+run ropepatch verify "$work/smollm2-alibi" --logits
 
 if [[ $gemma ]]; then
     again gemma3-yarn-x4

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ropepatch.model.encoding_proof import ConversionProof
     from ropepatch.model.proof import Proof
 
-_STOCK_PREFIX = "NoPE"
+STOCK_PREFIX = "NoPE"
 """Before a class's name: engines that go by it would run on with rotation, in silence."""
 
 
@@ -139,8 +139,8 @@ def _in_stock_words(plan: ConversionPlan) -> Change | None:
     names = change.before.get("architectures") or []
     if plan.path and writable_text(change.after, plan.path).get("architectures"):
         return None  # named twice; the converted classes take care of both
-    stamp = {**change.after[STAMP], "architectures": names}
-    renamed = [f"{_STOCK_PREFIX}{name}" for name in names]
+    stamp = {**change.after[STAMP], "architectures": names, "asked": plan.recipe.to_dict()}
+    renamed = [f"{STOCK_PREFIX}{name}" for name in names]
     after = copy.deepcopy({**change.after, "architectures": renamed, STAMP: stamp})
     text = writable_text(after, plan.path)
     if "rope_type" in text["rope_parameters"]:  # where transformers 4 looks, to stop there

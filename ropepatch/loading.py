@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.source import find_source
-from ropepatch.config_json.converted import read_conversion
+from ropepatch.config_json.converted import erase_conversion, read_conversion
+from ropepatch.config_json.encodings import plan_conversion
 from ropepatch.config_json.live import LIVE_TYPE
 from ropepatch.config_json.plan import STAMP, erase_recipe
-from ropepatch.errors import AlreadyConvertedError, AlreadyScaledError, CheckpointError
+from ropepatch.conversion import ConversionRecipe
+from ropepatch.errors import (
+    AlreadyConvertedError,
+    AlreadyScaledError,
+    CheckpointError,
+    ConfigError,
+)
 from ropepatch.recipe import Recipe, as_recipe
 from ropepatch.runtime.words import is_converted
 
@@ -87,6 +94,8 @@ def _load_converted(
             f"{folder} was converted to {(stamp or {})['conversion'].get('to')}, so "
             f"'{recipe.method}' has no rotation to work on; load it without a recipe."
         )
+    asked = ConversionRecipe.from_words((stamp or {})["conversion"])
+    plan_conversion(erase_conversion(config), asked)  # what is damaged costs no loading
     from transformers import AutoConfig
 
     from ropepatch.model.skeleton import quiet, template_of
@@ -99,6 +108,9 @@ def _load_converted(
         )
     except OSError as error:
         raise CheckpointError(f"{folder}: {' '.join(str(error).split())[:300]}") from error
+    except (ValueError, KeyError, TypeError) as error:  # of words that only its class can judge
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ConfigError(f"{folder}: {reason}") from error
     return model
 
 

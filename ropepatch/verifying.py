@@ -1,5 +1,6 @@
 """Checking a checkpoint, or a live model, against what was asked of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,10 @@ from ropepatch.config_json.paths import text_part
 from ropepatch.config_json.plan import STAMP, erase_recipe, read_stamp
 from ropepatch.config_json.write import Change, write_recipe
 from ropepatch.conversion import ConversionRecipe
-from ropepatch.converting import prove_folder
+from ropepatch.converting import STOCK_PREFIX, prove_folder
 from ropepatch.errors import ConfigError, VerificationError
 from ropepatch.recipe import Recipe
-from ropepatch.runtime.words import MODULE, is_converted, on_disk
+from ropepatch.runtime.words import MODEL_TYPE, MODULE, is_converted, on_disk
 
 if TYPE_CHECKING:
     from ropepatch.methods.base import Method
@@ -49,14 +50,7 @@ def verify(model: Any, *, logits: bool = False, remote_code: bool = False) -> Ve
         RopepatchError: it cannot be read, or carries nothing to verify.
     """
     if not isinstance(model, str | Path):
-        from ropepatch.model.conversions import conversion_of
-        from ropepatch.model.patching import described
-        from ropepatch.model.sites import root_of
-
-        conversion = conversion_of(root_of(model))
-        if conversion is not None:
-            return Verification(conversion.describe(), None, live=True)
-        return Verification(described(model).proof, None, live=True)
+        return _verify_model(model)
     path = Path(model)
     config, _ = read_config(path)
     if is_converted(config):
@@ -67,18 +61,44 @@ def verify(model: Any, *, logits: bool = False, remote_code: bool = False) -> Ve
     return _verify_folder(path, config, logits=logits, remote_code=remote_code)
 
 
+def _verify_model(model: Any) -> Verification:
+    """A live model: patched, converted, or loaded as a converted one."""
+    from ropepatch.model.conversions import conversion_of
+    from ropepatch.model.encoding_proof import prove_conversion
+    from ropepatch.model.patching import described
+    from ropepatch.model.sites import root_of
+
+    root: Any = root_of(model)
+    conversion = conversion_of(root)
+    if conversion is not None:
+        return Verification(conversion.describe(), None, live=True)
+    installed = root.__dict__.get("ropepatch_installed")
+    if installed is None:
+        return Verification(described(model).proof, None, live=True)
+    config = root.config.to_dict()
+    recipe = ConversionRecipe.from_words(config[STAMP]["conversion"])
+    plan = plan_conversion(erase_conversion(config), recipe)
+    return Verification(prove_conversion(root, installed, plan), None, live=True)
+
+
 def _verify_converted(path: Path, config: dict[str, Any], *, logits: bool) -> Verification:
     """A checkpoint with other attention, as it loads where ropepatch is installed."""
+    if config.get("model_type") != MODEL_TYPE:
+        raise VerificationError(_taken_for("model_type", config.get("model_type"), MODEL_TYPE))
     before = erase_conversion(config)
     recipe = ConversionRecipe.from_words(config[STAMP]["conversion"])
     plan = plan_conversion(before, recipe)
     wanted = on_disk(convert_config(plan, config[STAMP]["base"]))
-    for key in ("model_type", "architectures", "auto_map"):
-        if config.get(key) != wanted[key]:
-            raise VerificationError(
-                f"{key} is {config.get(key)!r}, but a model that was converted to {recipe.to} "
-                f"needs {wanted[key]!r} there, so that nothing takes it for the original."
-            )
+    _check_same(config, wanted, ("architectures", "auto_map"))
+    stops = ("rope_parameters", "rope_scaling", "architectures", *plan.head_keys)
+    texts = text_part(config, plan.path), text_part(wanted, plan.path)
+    _check_same(*texts, tuple(key for key in stops if key in texts[1]))
+    length = plan.length_key
+    if texts[0].get(length) != texts[1].get(length):
+        raise VerificationError(
+            f"{length} is {texts[0].get(length)}, but {recipe.to_dict()} means "
+            f"{texts[1].get(length)}; write it back, or convert the model again."
+        )
     for key in ("layers", "slopes", "factor", "native"):
         if config[STAMP].get(key) != wanted[STAMP].get(key):
             raise VerificationError(
@@ -101,6 +121,21 @@ def _verify_converted(path: Path, config: dict[str, Any], *, logits: bool) -> Ve
 
     real = load(path, dtype=torch.float32).eval()
     return _with_logits(proof, compare_patched(real, lambda: revert(real), plan.target_length))
+
+
+def _check_same(
+    config: Mapping[str, Any], wanted: Mapping[str, Any], keys: tuple[str, ...]
+) -> None:
+    for key in keys:
+        if config.get(key) != wanted[key]:
+            raise VerificationError(_taken_for(key, config.get(key), wanted[key]))
+
+
+def _taken_for(key: str, found: Any, wanted: Any) -> str:
+    return (
+        f"{key} is {found!r}, but a converted model needs {wanted!r} there, so that nothing takes "
+        "it for the original."
+    )
 
 
 def _verify_live(
@@ -145,6 +180,9 @@ def _verify_folder(
         recipe = Recipe.from_dict(config[STAMP].get("recipe"))
         change = write_recipe(before, recipe, replace=True)
         layout, methods, length = change.layout, dict(change.methods), change.target_length
+        if "architectures" in config[STAMP]:
+            renamed = [f"{STOCK_PREFIX}{name}" for name in config[STAMP]["architectures"]]
+            _check_same(config, {"architectures": renamed}, ("architectures",))
         _check_length(config, change)
     else:
         before, layout = _unscaled(config)

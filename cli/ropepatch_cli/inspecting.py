@@ -33,7 +33,7 @@ def show(found: Inspection, previews: Mapping[str, Preview]) -> None:
     line(f"trained length {layout.trained_length:,}{sure}, configured {layout.configured_length:,}")
     if found.stamp is not None:
         recipe = found.stamp["recipe"]
-        still = recipe.get("method") == "p-rope" and recipe.get("keep") == 0
+        still = "asked" in found.stamp
         done = (
             "converted by ropepatch: nope"
             if still

@@ -38,7 +38,7 @@ def restore(folder: Path) -> Restored:
     config, _ = read_config(folder)
     original = erase_recipe(config)
     stamp = config[STAMP]
-    recipe = stamp.get("recipe") or stamp.get("conversion")
+    recipe = stamp.get("conversion") or stamp.get("asked") or stamp.get("recipe")
     words = recipe if isinstance(recipe, dict) else {}
     method = str(words.get("method") or words.get("to") or "?")
     record = read_record(folder) or {}

@@ -36,7 +36,7 @@ def stamp_of_conversion(plan: ConversionPlan, base: Mapping[str, Any]) -> dict[s
         "base": {**base, "architectures": plan.before.get("architectures")},
         "trained_length": plan.trained_length,
         "target_length": plan.target_length,
-        "before": {kept: text[kept]} if kept in text else {},
+        "before": {kept: text.get(kept)} if plan.recipe.factor > 1 else {},
     }
     if plan.native is not None:
         stamp["native"] = {

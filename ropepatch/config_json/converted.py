@@ -1,13 +1,13 @@
 """The stamp of a conversion in a config.json: read, checked, and taken out again."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
 from ropepatch.config_json.paths import Config, text_part
-from ropepatch.errors import ConfigError
+from ropepatch.conversion import ConversionRecipe
+from ropepatch.errors import ConfigError, RecipeError
 from ropepatch.families.biases import NATIVE
-from ropepatch.runtime.words import STAMP, in_memory, is_converted
+from ropepatch.runtime.words import STAMP, checked_stamp, in_memory, is_converted
 
 _LENGTHS = {"max_position_embeddings", *(native.length_key for native in NATIVE.values())}
 
@@ -20,30 +20,19 @@ def read_conversion(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     if not is_converted(config):
         return None
-    stamp: dict[str, Any] = config[STAMP]
-    layers, slopes = stamp.get("layers"), stamp.get("slopes")
-    lengths = [stamp.get("trained_length"), stamp.get("target_length")]
-    base = stamp.get("base")
-    good = (
-        isinstance(stamp.get("conversion"), Mapping)
-        and isinstance(stamp.get("before"), Mapping)
-        and set(stamp["before"]) <= _LENGTHS
-        and isinstance(stamp.get("path"), list)
-        and isinstance(base, Mapping)
-        and isinstance(base.get("model_type"), str)
-        and isinstance(layers, Mapping)
-        and all(layers.get(k) == "all" or _is_layers(layers.get(k)) for k in ("alibi", "nope"))
-        and isinstance(slopes, Mapping)
-        and set(slopes) == {"heads", "bias_max", "scale"}
-        and all(type(length) is int and length > 0 for length in lengths)
-    )
-    if not good:
+    try:
+        stamp = checked_stamp(config)
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from None
+    before = stamp["before"]
+    whole = all(value is None or type(value) is int for value in before.values())
+    try:
+        ConversionRecipe.from_words(stamp["conversion"])
+    except RecipeError:
+        whole = False
+    if not whole or not set(before) <= _LENGTHS:
         raise ConfigError("the stamp of ropepatch in config.json is damaged.")
     return stamp
-
-
-def _is_layers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(layer) is int for layer in value)
 
 
 def erase_conversion(config: Mapping[str, Any]) -> Config:
@@ -55,16 +44,15 @@ def erase_conversion(config: Mapping[str, Any]) -> Config:
     stamp = read_conversion(config)
     if stamp is None:
         raise ConfigError("config.json carries no conversion of ropepatch.")
-    try:
-        restored = in_memory(config)
-        for key in (STAMP, "auto_map"):
-            restored.pop(key, None)
-        if restored["architectures"] is None:
-            del restored["architectures"]
-        text: Any = text_part(restored, tuple(stamp["path"]))
-        text.update(copy.deepcopy(dict(stamp["before"])))
-    except (KeyError, TypeError, AttributeError):
-        raise ConfigError(
-            "the stamp of ropepatch names a part that config.json no longer has."
-        ) from None
+    restored = in_memory(config)
+    for key in (STAMP, "auto_map"):
+        restored.pop(key, None)
+    if restored.get("architectures") is None:
+        restored.pop("architectures", None)
+    text: Any = text_part(restored, tuple(stamp["path"]))
+    for key, value in stamp["before"].items():
+        if value is None:
+            text.pop(key, None)
+        else:
+            text[key] = value
     return restored

@@ -16,7 +16,7 @@ from ropepatch.errors import (
     NotExpressibleError,
     RecipeError,
 )
-from ropepatch.families.biases import Native, native_of, why_no_bias
+from ropepatch.families.biases import Native, native_of, why_no_bias, why_not_at_all
 
 Encoding = Literal["RoPE", "ALiBi", "none", "no attention"]
 
@@ -57,6 +57,11 @@ class ConversionPlan:
         return self.chosen == "all"
 
     @property
+    def head_keys(self) -> tuple[str, ...]:
+        """Where a family with biases of its own says how many heads it has."""
+        return self.native.head_keys if self.native else ()
+
+    @property
     def length_key(self) -> str:
         """Where the config says for how many tokens it is."""
         return self.native.length_key if self.native else "max_position_embeddings"
@@ -70,6 +75,11 @@ class ConversionPlan:
             "nothing has trained this model to read without its rotation: it needs recovery "
             "training before it is of any use (recipes/recover.py does a short one)."
         ]
+        if self.layout is not None and _is_tempered(self.before, self.layout):
+            notes.append(
+                f"'{self.model_type}' also scales its queries by their place in the text; that "
+                "stays, so it still sees where it is."
+            )
         if self.recipe.to == "nope" and self.factor != 1:
             notes.append(f"the attention factor {self.factor:.6g} of its scaling stays in force.")
         return tuple(notes)
@@ -108,6 +118,9 @@ def plan_conversion(
             f"'{family.model_type}' is not a decoder of transformers with rotary position "
             "embeddings, and only those can be converted."
         )
+    never = why_not_at_all(family.model_type)
+    if never is not None:
+        raise NotExpressibleError(f"'{family.model_type}' cannot be converted: {never}.")
     why = why_no_bias(family.model_type) if recipe.to == "alibi" else None
     if why is not None:
         raise NotExpressibleError(
@@ -148,7 +161,7 @@ def _original(config: Mapping[str, Any], *, anew: bool) -> Config:
     stamp = config[STAMP]
     if not anew:
         words = stamp if isinstance(stamp, Mapping) else {}
-        was = words.get("conversion") or words.get("recipe") or {}
+        was = words.get("conversion") or words.get("asked") or words.get("recipe") or {}
         name = was.get("to") or was.get("method") if isinstance(was, Mapping) else "?"
         raise AlreadyConvertedError(
             f"ropepatch has already written '{name}' here; pass --replace (replace=True) to "
@@ -205,7 +218,7 @@ def choose_layers(layout: Layout, recipe: ConversionRecipe) -> tuple[int, ...] |
 def _layers_of(word: str | int, layout: Layout, turning: set[int], able: set[int]) -> set[int]:
     kind, count = layout.family.model_type, layout.layer_count
     if isinstance(word, int):
-        if word >= count:
+        if not 0 <= word < count:
             raise RecipeError(f"layer {word}: this '{kind}' has layers 0 to {count - 1}.")
         if word not in able:
             raise NoEffectError(f"layer {word} of this '{kind}' has nothing to convert.")
@@ -234,7 +247,7 @@ def encodings_of(
 ) -> tuple[tuple[LayerGroup, Encoding], ...]:
     """Groups of layers that are alike, each with its encoding; `to` is None before a conversion."""
     new: Encoding = "ALiBi" if to == "alibi" else "none"
-    found: list[tuple[LayerGroup, Encoding]] = []
+    found: dict[tuple[str, Encoding], LayerGroup] = {}
     for group in layout.groups:
         old = _encoding(group, layout)
         changed = () if to is None or not group.attends else group.layers
@@ -242,8 +255,21 @@ def encodings_of(
         kept = tuple(i for i in group.layers if i not in changed)
         for layers, encoding in ((changed, new), (kept, old)):
             if layers:
-                found.append((replace(group, layers=layers), encoding))
-    return tuple(found)
+                key = (group.layer_type, encoding)
+                layers = (*found[key].layers, *layers) if key in found else layers
+                found[key] = replace(group, layers=tuple(sorted(layers)))
+    return tuple((group, encoding) for (_, encoding), group in found.items())
+
+
+def _is_tempered(config: Config, layout: Layout) -> bool:
+    """Whether queries are scaled by their place, apart from all rotation."""
+    text = writable_text(config, layout.path)
+    blocks = (schedule.block for schedule in layout.schedules.values())
+    return (
+        layout.family.model_type == "beam"
+        or bool(text.get("attn_temperature_tuning"))
+        or any(block.get("llama_4_scaling_beta") for block in blocks)
+    )
 
 
 def _encoding(group: LayerGroup, layout: Layout) -> Encoding:

@@ -80,10 +80,11 @@ def plan_recipe(config: Mapping[str, Any], recipe: Recipe, *, replace: bool = Fa
         RecipeError: the recipe does not fit the model.
     """
     if is_converted(config):
+        to = config[STAMP]["conversion"].get("to")
+        divide = "`convert --factor --replace` divides its slopes, or " if to == "alibi" else ""
         raise AlreadyConvertedError(
-            f"ropepatch has converted this model to '{config[STAMP]['conversion'].get('to')}', "
-            "which no RoPE method can extend; `convert --factor --replace` divides ALiBi slopes, "
-            "or restore the original first."
+            f"ropepatch has converted this model to '{to}', which no RoPE method can extend; "
+            f"{divide}restore the original first."
         )
     if STAMP in config and not replace:
         was = config[STAMP].get("recipe") if isinstance(config[STAMP], Mapping) else None

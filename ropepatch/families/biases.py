@@ -47,10 +47,12 @@ NATIVE: dict[str, Native] = {
 }
 
 _OWN_ATTENTION = "its attention does not go through transformers' attention functions"
+_NOT_AT_ALL = {
+    "gpt_neox_japanese": "its attention keeps its own count of layers and heads, not its config"
+}
 _NO_BIAS = {
     "diffusion_gemma_text": "its decoder reads in both directions",
     "falcon": _OWN_ATTENTION,
-    "gpt_neox_japanese": _OWN_ATTENTION,
 }
 
 
@@ -63,6 +65,11 @@ def native_of(config: Mapping[str, Any]) -> Native | None:
     for key in native.flag:
         found = found.get(key) if isinstance(found, Mapping) else None
     return native if (native.default if found is None else found) else None
+
+
+def why_not_at_all(model_type: str) -> str | None:
+    """Why a family's rotation cannot be taken out; None where it can."""
+    return _NOT_AT_ALL.get(model_type)
 
 
 def why_no_bias(model_type: str) -> str | None:

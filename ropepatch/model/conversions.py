@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 import torch
 from transformers import PreTrainedModel
-from transformers.utils import is_flash_attn_2_available
+from transformers.utils.import_utils import is_flash_attn_2_available
 
 from ropepatch.config_json.convert import convert_config
 from ropepatch.config_json.encodings import ConversionPlan
@@ -47,6 +47,9 @@ class Conversion:
         self.outer, self.model, self.plan = outer, root, plan
         self.asked_kernel = kernel
         self.active = False
+        self._installed: Installed | None = None
+        self.hooks: list[Any] = []
+        self.generation: tuple[Any, Any] | None = None
         self.plain_class = type(root)
         names = base_names(type(root.config), type(root))
         after = convert_config(plan, names)
@@ -68,14 +71,21 @@ class Conversion:
         Raises:
             UnsupportedModelError: its attentions cannot take it.
         """
+        try:
+            self._put_in()
+        except BaseException as error:
+            self._take_out()
+            if isinstance(error, ValueError):
+                raise UnsupportedModelError(str(error)) from None
+            raise
+        self.active = True
+        return self
+
+    def _put_in(self) -> None:
         self.swap.apply(self.outer)
         config: Any = self.swap.config
         config.__class__ = self.converted_class.config_class
-        try:
-            self.installed = Installed(self.model, config)
-        except ValueError as error:
-            self.swap.revert()
-            raise UnsupportedModelError(str(error)) from None
+        self._installed = Installed(self.model, config)
         self.model.__class__ = self.converted_class
         self.model.__dict__["ropepatch_installed"] = self.installed
         self.generation = raised_generation(
@@ -83,8 +93,6 @@ class Conversion:
         )
         self.hooks = self._watch_caches()
         self.model.__dict__[CONVERSION] = self
-        self.active = True
-        return self
 
     def _watch_caches(self) -> list[Any]:
         """Refuse caches whose keys were made before the conversion."""
@@ -100,6 +108,17 @@ class Conversion:
             text_model.register_forward_pre_hook(follower.before, with_kwargs=True),
             text_model.register_forward_hook(follower.after, with_kwargs=True, always_call=True),
         ]
+
+    @property
+    def installed(self) -> Installed:
+        """What was put into the model.
+
+        Raises:
+            PatchConflictError: it was reverted.
+        """
+        if self._installed is None:
+            raise PatchConflictError("this conversion was reverted; nothing of it is left.")
+        return self._installed
 
     @property
     def kernel(self) -> str | None:
@@ -118,24 +137,28 @@ class Conversion:
             PatchConflictError: it was reverted.
             VerificationError: the biases are not what they should be.
         """
-        if not self.active:
-            raise PatchConflictError("this conversion was reverted; there is nothing to describe.")
         return prove_conversion(self.model, self.installed, self.plan)
 
     def revert(self) -> None:
         """Put the very class, attention and config back; twice does nothing."""
         if not self.active:
             return
+        self._take_out()
+        self.active = False
+
+    def _take_out(self) -> None:
+        """What has been put in so far."""
         for hook in self.hooks:
             hook.remove()
         if self.generation is not None and self.model.generation_config is self.generation[1]:
             self.model.generation_config = self.generation[0]
-        self.installed.revert()
+        if self._installed is not None:
+            self._installed.revert()
+            self._installed = None
         self.model.__class__ = self.plain_class
         self.model.__dict__.pop("ropepatch_installed", None)
         self.model.__dict__.pop(CONVERSION, None)
         self.swap.revert()
-        self.active = False
 
     def __enter__(self) -> Self:
         """The conversion itself.

@@ -98,11 +98,14 @@ def _error(module: torch.nn.Module, state: Alibi, heads: int, slopes: list[float
         for count in (heads, heads // groups, heads // groups)
     )
     training, module.training = module.training, False
+    kernel = state.kernel
+    if getattr(module, "sinks", None) is not None:  # its own attention would count them in
+        state.kernel = "channels"
     try:
         with torch.no_grad():
             found, _ = attention(module, query, key, value, None, scaling=0.25)
     finally:
-        module.training = training
+        module.training, state.kernel = training, kernel
         state.slopes = None
     wanted = _definition(query, key, value, slopes, groups)
     plain = _definition(query, key, value, [0.0] * heads, groups)

@@ -134,8 +134,8 @@ def own(cache: Any, owner: str, *, following: bool) -> KeyState:
         return state
     if int(cache.get_seq_length()) > 0:
         raise CacheError(
-            "this cache was filled before the patch was applied, or under another one, so its "
-            "keys are turned otherwise; start with an empty cache."
+            "this cache was filled before the patch or conversion was applied, or under another "
+            "one, so its keys are turned otherwise; start with an empty cache."
         )
     state = KeyState(owner)
     attach(cache, state, following=following)

@@ -37,5 +37,5 @@ class AnyConvertedConfig(PreTrainedConfig):
         register(found)
         try:
             return found.from_dict(config_dict, **words)
-        except (KeyError, AttributeError):
-            raise ConfigError("the stamp of ropepatch in config.json is damaged.") from None
+        except ValueError as error:
+            raise ConfigError(f"{error}.") from None

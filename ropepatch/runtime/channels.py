@@ -95,9 +95,10 @@ def channels(
         for weight, digit in digits:
             on_query.append((each * weight).expand(1, -1, own.shape[2], 1))
             on_key.append(digit)
-        on_query.append(each * (centre - own))
-        on_key.append(torch.ones_like(low))
-    more = len(on_key) + -(len(on_key) + key.shape[-1]) % 8
+        on_query.append(each * ((centre - own) / _BASE))  # the rest on the key: float16 ends early
+        on_key.append(torch.full_like(low, _BASE))
+    more = max(len(on_key), value.shape[-1] - key.shape[-1])
+    more += -(more + key.shape[-1]) % 8
     batch = max(part.shape[0] for part in on_query)
     ahead = torch.cat([part.expand(batch, -1, -1, -1) for part in on_query], -1).to(query.dtype)
     behind = torch.stack(on_key, -1).to(key.dtype)

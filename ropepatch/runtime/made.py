@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from transformers import CONFIG_MAPPING
+from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from ropepatch.errors import UnsupportedModelError
 from ropepatch.runtime.words import PREFIX
@@ -48,6 +48,18 @@ def _made(name: str, bases: tuple[Class, ...], own: dict[str, Any]) -> Class:
     made = type(name, bases, {"__module__": __name__, "__doc__": bases[0].__doc__, **own})
     globals()[name] = made  # where pickle looks for it
     return made
+
+
+def __getattr__(name: str) -> Class:
+    """A converted class by its name, for pickles that come to a fresh process."""
+    import transformers
+
+    base: Class = getattr(transformers, name.removeprefix(PREFIX), None)
+    if not name.startswith(PREFIX) or not hasattr(base, "__mro__"):
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    if PreTrainedConfig in base.__mro__:
+        return converted_config(base)
+    return converted_model(base, converted_config(base.config_class))
 
 
 def class_for(template: str, config: Class) -> Class | None:

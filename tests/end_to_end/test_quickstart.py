@@ -28,6 +28,12 @@ def test_quickstart(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "applied to 30 of 30 layers" in done.stdout
     assert "21/32" in done.stdout  # pairs that YaRN x4 changes in SmolLM2
+    assert "30 attentions changed" in done.stdout
+    found = re.search(r"([\d,.]+) before, ([\d,.]+) now", done.stdout)
+    assert found
+    before, now = (float(number.replace(",", "")) for number in found.groups())
+    assert 20 < before < 40, "SmolLM2's perplexity on the passage"
+    assert now > 10 * before, "a conversion alone breaks it"
     (written,) = tmp_path.glob("quickstart/*yarn*/ropepatch.json")
     assert written.is_file()
     plain, patched = _losses_at("16,384", done.stdout)
