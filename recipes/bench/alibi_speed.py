@@ -103,8 +103,13 @@ def asked(way: str, sizes: list[int], repeats: int, threads: int) -> tuple[float
     return float(found[-2]), float(found[-1])
 
 
-def table(title: str, rows: list[tuple[int, list[int]]], repeats: int, threads: int) -> None:
+Found = dict[str, list[tuple[int, float, float]]]
+"""By way: tokens, seconds, MB."""
+
+
+def table(title: str, rows: list[tuple[int, list[int]]], repeats: int, threads: int) -> Found:
     """One line per length."""
+    found: Found = {way: [] for way in WAYS}
     print(f"\n{title}\n{'tokens':>8}" + "".join(f"{way:>26}" for way in WAYS))
     for length, sizes in rows:
         heads, _, _, queries, keys = sizes
@@ -116,8 +121,30 @@ def table(title: str, rows: list[tuple[int, list[int]]], repeats: int, threads: 
             tries = [asked(way, sizes, repeats, threads) for _ in range(2)]
             seconds, memory = min(t[0] for t in tries), max(t[1] for t in tries)
             base = base or seconds
+            found[way].append((length, seconds, memory))
             cells.append(f"{1000 * seconds:>9.1f} ms {seconds / base:>4.2f}x {memory:>6.0f} MB")
         print(f"{length:>8,}" + "".join(cells), flush=True)
+    return found
+
+
+def draw(path: str, found: Found) -> None:
+    """Prefill time and memory by length."""
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for place, (panel, unit) in enumerate(zip(panels, ("seconds", "MB"), strict=True), 1):
+        for way, points in found.items():
+            if way != "made mask":
+                panel.plot([p[0] for p in points], [p[place] for p in points], "o-", label=way)
+        panel.set(xscale="log", yscale="log", xlabel="tokens", ylabel=unit)
+        ticks = [point[0] for point in found["plain"]]
+        panel.set_xticks(ticks, [f"{tick // 1024}k" for tick in ticks])
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0].set_title("one attention layer, prefill")
+    panels[1].set_title("peak memory beyond its inputs")
+    panels[0].legend()
+    figure.savefig(path, dpi=150)
 
 
 def main() -> None:
@@ -129,6 +156,7 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--plot", help="Draw the prefill to this file.")
     parser.add_argument("--one", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--sizes", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -140,7 +168,10 @@ def main() -> None:
     lengths = [parse_length(word) for word in given.lengths.split(",")]
     shape = [given.heads, given.key_heads, given.head_dim]
     print(f"{shape[0]} heads of {shape[2]}, {shape[1]} of keys, float32, {given.threads} threads")
-    table("prefill", [(n, [*shape, n, n]) for n in lengths], given.repeats, given.threads)
+    rows = [(n, [*shape, n, n]) for n in lengths]
+    found = table("prefill", rows, given.repeats, given.threads)
+    if given.plot:
+        draw(given.plot, found)
     table("one token", [(n, [*shape, 1, n]) for n in lengths], 8 * given.repeats, given.threads)
 
 

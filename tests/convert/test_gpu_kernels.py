@@ -117,6 +117,7 @@ def test_flash_is_refused_where_it_is_not_installed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:_compile flag on create_block_mask:DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="flex_attention on a CPU needs g++")
 @pytest.mark.parametrize("layers", [None, [0]], ids=["all", "mixed"])
 def test_flex(layers: Any) -> None:

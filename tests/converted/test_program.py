@@ -17,7 +17,7 @@ from tests.converted.folders import MODULE, NATIVE, converted, read
 from tests.end_to_end.program import Run, line_of, process
 from tests.tiny import read_json, tree
 
-TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. " * 12
+TEXT = "The lamp at the end of the wall was lit by hand, and seldom went out. " * 12
 
 
 def test_convert_inspect_verify_restore(llama_folder: Path, tmp_path: Path, run: Run) -> None:
