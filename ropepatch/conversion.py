@@ -1,6 +1,7 @@
 """What to convert, as data: another way to place tokens, in which layers, with which slopes."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -8,9 +9,15 @@ from typing import Any
 from ropepatch.errors import RecipeError
 
 ENCODINGS = ("alibi", "nope")
+_RUN = re.compile(r"(\d+)-(\d+)")
+LARGEST_LAYER = 100_000
 LARGEST_BIAS_MAX = 64.0
 """Slopes down to 2^-64 are none."""
 LARGEST_FACTOR = 2.0**20
+LARGEST_SCALE = 1024.0
+"""Beyond, float16 has no numbers for the biases."""
+LEAST_SCALE = 2.0**-20
+"""Below, a bias is lost in any rounding."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +50,20 @@ class ConversionRecipe:
         if every is not None and (type(every) is not int or every < 2):
             faults.append(f"keep_rope_every is a whole number of at least 2, not {every!r}")
         ranges = {
-            "alibi_bias_max": (0.0, LARGEST_BIAS_MAX),
-            "slope_scale": (0.0, LARGEST_FACTOR),
+            "alibi_bias_max": (LEAST_SCALE, LARGEST_BIAS_MAX),
+            "slope_scale": (LEAST_SCALE, LARGEST_SCALE),
             "factor": (1.0, LARGEST_FACTOR),
         }
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
             numeric = isinstance(value, int | float) and not isinstance(value, bool)
             good = numeric and math.isfinite(value) and low <= value <= high
-            if not good or (low == 0 and value == 0):
-                least = "above 0" if low == 0 else "at least 1"
-                faults.append(f"{name} is a number {least} and at most {high:g}, not {value!r}")
+            if not good:
+                least = "above 0" if low < 1 else f"at least {low:g}"
+                hint = f" (from {low:.0e} on)" if numeric and 0 < value < min(low, 1) else ""
+                faults.append(
+                    f"{name} is a number {least} and at most {high:g}{hint}, not {value!r}"
+                )
             elif self.to == "nope" and value != _DEFAULTS[name]:
                 faults.append(f"{name} is for alibi; without a position encoding there is no slope")
             else:
@@ -64,8 +74,15 @@ class ConversionRecipe:
             raise RecipeError(faults)
 
     @classmethod
-    def from_words(cls, words: Mapping[str, Any]) -> "ConversionRecipe":
-        """From keywords or a stamp; layers may be one text, 'full_attention' or '0,4,8'.
+    def from_words(
+        cls, words: Mapping[str, Any], before: Mapping[str, Any] | None = None
+    ) -> "ConversionRecipe":
+        """From keywords or a stamp; layers may be one text, 'full_attention', '0-3,8'.
+
+        Args:
+            words: What is asked for.
+            before: What an earlier conversion was asked for; where that led to the same encoding,
+                what is not said now stays as it was said then.
 
         Raises:
             RecipeError: unknown word or value.
@@ -77,6 +94,8 @@ class ConversionRecipe:
         given = {key: value for key, value in words.items() if value is not None}
         if "to" not in given:
             raise RecipeError(f"say what to convert to: {' or '.join(ENCODINGS)}.")
+        if before is not None and before.get("to") == given["to"]:
+            given = {**before, **given}
         if "layers" in given:
             given["layers"] = _layers(given["layers"])
         return cls(**given)
@@ -104,5 +123,9 @@ def _layers(given: Any) -> tuple[str | int, ...]:
         word = part.strip() if isinstance(part, str) else part
         if isinstance(word, bool) or not isinstance(word, str | int) or word == "":
             raise RecipeError(f"layers is a list of layer types or numbers, not {given!r}.")
+        run = _RUN.fullmatch(word) if isinstance(word, str) else None
+        if run is not None and int(run[2]) < LARGEST_LAYER:
+            found += range(int(run[1]), int(run[2]) + 1)
+            continue
         found.append(int(word) if isinstance(word, str) and word.isdecimal() else word)
     return tuple(found)

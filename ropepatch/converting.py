@@ -78,7 +78,8 @@ def convert_checkpoint(
         output: A folder that does not exist; by default a clear name beside the model.
         revision: Branch, tag or commit on the hub.
         how: "auto" links weight files where possible and copies otherwise; "link", "copy".
-        replace: Convert a model that was converted or extended anew, from the original.
+        replace: Convert a model that was converted or extended anew, from the original; of a
+            conversion to the same encoding, what `recipe` does not say (as a mapping) stays.
         verify: Read the result back through transformers before it gets its name.
         dry_run: Stop before anything is written.
         progress: Called while bytes are copied.
@@ -91,15 +92,21 @@ def convert_checkpoint(
         >>> from ropepatch import convert_checkpoint
         >>> convert_checkpoint("model", {"to": "alibi"}, "model-alibi")  # doctest: +SKIP
     """
-    if not isinstance(recipe, ConversionRecipe):
-        recipe = ConversionRecipe.from_words(recipe)
+    words: Mapping[str, Any] | None = None
+    if isinstance(recipe, ConversionRecipe):
+        asked = recipe
+    else:
+        words, asked = recipe, ConversionRecipe.from_words(recipe)
     source = find_source(str(model), revision, config_only=dry_run)
     called = source.folder
     if source.is_gguf and not dry_run:
         source = dequantised_source(source, say)
     checkpoint = None if dry_run else read_checkpoint(source.folder)
     config = checkpoint.config if checkpoint else config_of_source(source)
-    plan = plan_conversion(config, recipe, replace=replace)
+    if words is not None and replace and STAMP in config:
+        earlier = config[STAMP].get("conversion") or config[STAMP].get("asked")
+        asked = ConversionRecipe.from_words(words, earlier)
+    plan = plan_conversion(config, asked, replace=replace)
     change = _in_stock_words(plan)
     rewrite = _rewrite(plan, change)
     target = Path(output) if output else default_target(called, rewrite, parent_of(source, called))

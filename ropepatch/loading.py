@@ -67,6 +67,9 @@ def load(
     if is_converted(config):
         return _load_converted(folder, config, asked, words)
     saved = None
+    stock = config[STAMP].get("asked") if isinstance(config.get(STAMP), dict) else None
+    if stock is not None and asked is None:
+        return _load_still(folder, config, stock, words)
     if STAMP in config:
         before = erase_recipe(config)
         saved = Recipe.from_dict(config[STAMP].get("recipe"))
@@ -111,6 +114,20 @@ def _load_converted(
     except (ValueError, KeyError, TypeError) as error:  # of words that only its class can judge
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ConfigError(f"{folder}: {reason}") from error
+    return model
+
+
+def _load_still(
+    folder: Path, config: dict[str, Any], asked: Mapping[str, Any], words: dict[str, Any]
+) -> "PreTrainedModel":
+    """A model without position encoding whose config says so in transformers' own words.
+
+    As a converted one, so that what is saved from it keeps every guard.
+    """
+    from ropepatch.model.converting import convert
+
+    model = _loaded(folder, erase_recipe(config), None, False, False, words)
+    convert(model, ConversionRecipe.from_words(asked))
     return model
 
 

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 _MOST_NUMBERS = 12
 
 
-def conversion(done: "Converted", damage: "Damage | None", *, as_json: bool) -> None:
-    """What `convert` did, or would do."""
+def conversion(
+    done: "Converted", damage: "Damage | None", failed: str | None, *, as_json: bool
+) -> None:
+    """What `convert` did, or would do; `failed` says why nothing was measured, if so."""
     if as_json:
-        print_json(_words(done, damage))
+        print_json(_words(done, damage, failed))
         return
     plan, rewrite = done.plan, done.rewrite
     title = f"{plan.recipe.to} in place of RoPE"
@@ -55,7 +57,7 @@ def conversion(done: "Converted", damage: "Damage | None", *, as_json: bool) -> 
     line(f"weights: {len(done.written.carried)} by {' and '.join(ways)}")
     if done.written.left_behind:
         line(f"left behind: {', '.join(done.written.left_behind)}")
-    notes((*done.written.notes, *rewrite.advice))
+    notes((*done.written.notes, *rewrite.advice, *([failed] if failed else ())))
     line(f"written: {bold(str(done.target))}")
 
 
@@ -113,7 +115,7 @@ def _slopes(found: "ConversionProof") -> None:
     )
 
 
-def _words(done: "Converted", damage: "Damage | None") -> dict[str, Any]:
+def _words(done: "Converted", damage: "Damage | None", failed: str | None) -> dict[str, Any]:
     plan = done.plan
     words: dict[str, Any] = {
         "target": str(done.target),
@@ -132,7 +134,7 @@ def _words(done: "Converted", damage: "Damage | None") -> dict[str, Any]:
         "damage": damage.to_dict() if damage else None,
         "weights": done.written.carried,
         "left_behind": list(done.written.left_behind),
-        "notes": [*done.written.notes, *done.rewrite.advice],
+        "notes": [*done.written.notes, *done.rewrite.advice, *([failed] if failed else ())],
     }
 
 

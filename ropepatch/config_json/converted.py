@@ -45,6 +45,7 @@ def erase_conversion(config: Mapping[str, Any]) -> Config:
     if stamp is None:
         raise ConfigError("config.json carries no conversion of ropepatch.")
     restored = in_memory(config)
+    restored["architectures"] = stamp["base"]["architectures"]
     for key in (STAMP, "auto_map"):
         restored.pop(key, None)
     if restored.get("architectures") is None:

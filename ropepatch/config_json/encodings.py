@@ -80,6 +80,11 @@ class ConversionPlan:
                 f"'{self.model_type}' also scales its queries by their place in the text; that "
                 "stays, so it still sees where it is."
             )
+        if self.recipe.to == "alibi" and self.path:
+            notes.append(
+                "where tokens of an image read in both directions, linear biases favour the last "
+                "of them."
+            )
         if self.recipe.to == "nope" and self.factor != 1:
             notes.append(f"the attention factor {self.factor:.6g} of its scaling stays in force.")
         return tuple(notes)
@@ -125,6 +130,11 @@ def plan_conversion(
     if why is not None:
         raise NotExpressibleError(
             f"'{family.model_type}' cannot be converted to alibi: {why}; --to nope may do."
+        )
+    if recipe.to == "alibi" and writable_text(before, layout.path).get("is_causal") is False:
+        raise NotExpressibleError(
+            f"this '{family.model_type}' reads in both directions (is_causal is false); linear "
+            "biases are for models that read from left to right."
         )
     chosen = choose_layers(layout, recipe)
     factors = {

@@ -19,7 +19,7 @@ from ropepatch.model.live_config import ConfigSwap
 from ropepatch.model.regimes import Regimes
 from ropepatch.model.sites import Site, find_sites, text_model_of
 from ropepatch.runtime.attention import IMPLEMENTATIONS
-from ropepatch.runtime.classes import Installed, kernel_for
+from ropepatch.runtime.classes import ConvertedModel, Installed, kernel_for
 from ropepatch.runtime.made import base_names, converted_config, converted_model, plain_class
 
 CONVERSION = "_ropepatch_conversion"
@@ -49,6 +49,7 @@ class Conversion:
         self.active = False
         self._installed: Installed | None = None
         self.hooks: list[Any] = []
+        self.name: str | None = None
         self.generation: tuple[Any, Any] | None = None
         self.plain_class = type(root)
         names = base_names(type(root.config), type(root))
@@ -88,6 +89,10 @@ class Conversion:
         self._installed = Installed(self.model, config)
         self.model.__class__ = self.converted_class
         self.model.__dict__["ropepatch_installed"] = self.installed
+        self.name = self.model.__dict__.get("name_or_path")
+        if self.name:  # an adapter that is trained on it must not find the original
+            renamed = f"{self.name} (converted to {self.plan.recipe.to}; save this model first)"
+            self.model.__dict__["name_or_path"] = renamed
         self.generation = raised_generation(
             self.model, {self.plan.trained_length}, self.plan.target_length
         )
@@ -156,6 +161,8 @@ class Conversion:
             self._installed.revert()
             self._installed = None
         self.model.__class__ = self.plain_class
+        if self.name is not None:
+            self.model.__dict__["name_or_path"] = self.name
         self.model.__dict__.pop("ropepatch_installed", None)
         self.model.__dict__.pop(CONVERSION, None)
         self.swap.revert()
@@ -214,13 +221,16 @@ def undo_loaded(model: PreTrainedModel, stamp: Mapping[str, Any]) -> None:
     """Take the conversion out of a model that was loaded as a converted one."""
     here: Any = model
     here.ropepatch_installed.revert()
-    here.__dict__.pop("ropepatch_installed")
     text: Any = here.config
     for key in stamp["path"]:
         text = getattr(text, key)
     for key, value in stamp["before"].items():
-        setattr(text, key, value)
+        setattr(text, key, getattr(type(text)(), key, None) if value is None else value)
+    here.config.architectures = stamp["base"]["architectures"]
     for name in (STAMP, "auto_map"):
         here.config.__dict__.pop(name, None)
     here.config.__class__ = type(here.config).__mro__[2]
-    here.__class__ = type(here).__mro__[2]
+    for module in list(here.modules()):
+        if isinstance(module, ConvertedModel):
+            module.__dict__.pop("ropepatch_installed", None)
+            module.__class__ = type(module).__mro__[2]

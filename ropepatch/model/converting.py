@@ -1,5 +1,6 @@
 """Converting a live model away from rotary position embeddings, and undoing it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ropepatch.config_json.converted import read_conversion
@@ -48,7 +49,8 @@ def convert(
             has linear biases already (BLOOM, MPT, Falcon) is extended by it.
         kernel: What computes the biases: 'channels' (more features in any fused kernel), 'mask'
             (a full matrix), 'flex', 'flash'; 'auto' goes by the attention the model runs.
-        replace: Put this conversion in the place of another.
+        replace: Put this conversion in the place of another; of one to the same encoding, what is
+            not said here stays.
 
     Raises:
         RecipeError: the request is malformed.
@@ -69,17 +71,18 @@ def convert(
         "slope_scale": slope_scale,
         "factor": factor,
     }
-    recipe = _recipe(to, {key: value for key, value in words.items() if value is not None})
     chosen = checked_kernel(kernel)
     root = root_of(model)
+    old = conversion_of(root)
+    stamp = read_conversion(root.config.to_dict())
+    before = stamp["conversion"] if stamp is not None and replace else None
+    recipe = _recipe(to, {k: v for k, v in words.items() if v is not None}, before)
     if patch_of(root) is not None:
         raise PatchConflictError(
             "the model carries a patch of its RoPE, which a conversion would take out; revert it "
             "first."
         )
-    old = conversion_of(root)
     if old is None:
-        stamp = read_conversion(root.config.to_dict())
         plan = plan_conversion(root.config.to_dict(), recipe, replace=replace)
         if stamp is not None:
             undo_loaded(root, stamp)
@@ -124,11 +127,13 @@ def revert(model: Any) -> None:
     undo_loaded(root, stamp)
 
 
-def _recipe(to: str | ConversionRecipe, words: dict[str, Any]) -> ConversionRecipe:
+def _recipe(
+    to: str | ConversionRecipe, words: dict[str, Any], before: Mapping[str, Any] | None
+) -> ConversionRecipe:
     if isinstance(to, ConversionRecipe):
         if words:
             raise RecipeError(
                 f"a recipe says everything itself; leave out {', '.join(sorted(words))}."
             )
         return to
-    return ConversionRecipe.from_words({"to": to, **words})
+    return ConversionRecipe.from_words({"to": to, **words}, before)

@@ -13,6 +13,11 @@ class AnyConvertedConfig(PreTrainedConfig):
 
     model_type = MODEL_TYPE
 
+    def __new__(cls, *args: Any, **words: Any) -> Any:
+        """A config of the converted family, where its words are given (as part of another)."""
+        found = {"model_type": MODEL_TYPE, **words}
+        return cls.from_dict(found) if is_converted(words) else super().__new__(cls)
+
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **words: Any) -> Any:
         """A config of the converted family.

@@ -26,6 +26,7 @@ from ropepatch.runtime.channels import (
     channels,
     full_bias,
     places,
+    rows_of,
     without_denormals,
 )
 
@@ -36,6 +37,8 @@ IMPLEMENTATIONS = {"channels": DENSE, "mask": DENSE, "flex": BLOCKS, "flash": VA
 """By kernel."""
 STATE = "ropepatch_alibi"
 """Name of the submodule that holds an attention's slopes."""
+UNBUILT = "ropepatch_unbuilt"
+"""Of a converted config until a converted class builds a model from it."""
 _ROWS = 16
 """Queries that a CPU's matrix product takes as one block, or a part of one."""
 
@@ -92,6 +95,8 @@ def attention(
         **words: scaling, dropout, softcap, sliding_window, ...
     """
     state: Any = module._modules.get(STATE)
+    if state is None:
+        _refuse_strangers(module)
     kernel = state.kernel if state is not None else _kernel_of(module)
     if words.get("scaling") is None:
         words["scaling"] = query.shape[-1] ** -0.5
@@ -109,17 +114,38 @@ def attention(
     if state is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **words)
     few = count < _ROWS or 4 * count * query.shape[1] <= key.shape[1] * key.shape[3]
-    if few:  # a bias is less to write than all keys anew
+    rows = None if few else rows_of(attention_mask)
+    if few or (rows is not None and rows.gaps):  # less to write than all keys anew; or exact alone
         words["position_bias"] = full_bias(state.of(query), query, key, attention_mask)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **words)
     exact = query.dtype in (torch.float32, torch.float64)
-    own = places(attention_mask if exact else None, query, key)
+    own = places(rows if exact else None, query, key)
     if exact and query.device.type == "cpu" and count % _ROWS:
         query, own, attention_mask = _whole_rows(query, own, attention_mask)
     wide = channels(state.of(query) / words["scaling"], query, key, value, own)
     with without_denormals(query, key):
         output, weights = sdpa_attention_forward(module, *wide, attention_mask, **words)
     return output[:, :count, :, : value.shape[-1]].contiguous(), weights
+
+
+def unbuilt(*_: Any, **__: Any) -> Any:
+    """The attention of a model that a plain class has built from a converted config.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError(
+        "this config is of a converted model, and a class that knows nothing of it has built the "
+        "model, so it would turn as before; use AutoModelForCausalLM, or the Converted classes."
+    )
+
+
+def _refuse_strangers(module: torch.nn.Module) -> None:
+    """An attention without slopes where the config says that it has some."""
+    stamp = getattr(module.config, "ropepatch", None)
+    layers = stamp["layers"]["alibi"] if isinstance(stamp, dict) and "layers" in stamp else ()
+    if layers == "all" or getattr(module, "layer_idx", None) in layers:
+        unbuilt()
 
 
 def _whole_rows(
@@ -243,3 +269,5 @@ for _name, _mask in (
 ):
     AttentionInterface.register(_name, attention)
     AttentionMaskInterface.register(_name, _mask)
+AttentionInterface.register(UNBUILT, unbuilt)
+AttentionMaskInterface.register(UNBUILT, sdpa_mask)

@@ -5,6 +5,7 @@ Source: Press et al., Train Short, Test Long, arXiv:2108.12409.
 
 import math
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,34 +31,71 @@ def alibi_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
     return [*row, *between[: heads - power]]
 
 
-def places(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+@dataclass(frozen=True)
+class Rows:
+    """What each query may read, by its mask."""
+
+    first: torch.Tensor
+    """(batch, 1, queries, 1)."""
+    count: torch.Tensor
+    """(batch, 1, queries, 1)."""
+    gaps: bool
+    """Whether some query may read keys that are no row of neighbours."""
+
+
+def rows_of(mask: torch.Tensor | None) -> Rows | None:
+    """The rows of a mask, looked up once for all layers that share it."""
+    if mask is None:
+        return None
+    found: Rows | None = getattr(mask, "_ropepatch_rows", None)
+    if found is None:
+        allowed = readable(mask)
+        first = allowed.view(torch.uint8).argmax(-1, keepdim=True)
+        count = allowed.sum(-1, keepdim=True)
+        if torch.compiler.is_compiling():  # what the numbers are cannot steer a graph
+            return Rows(first, count, gaps=False)
+        starts = (allowed[..., 1:] & ~allowed[..., :-1]).sum(-1, keepdim=True) + allowed[..., :1]
+        found = Rows(first, count, gaps=bool((starts > 1).any()))
+        mask._ropepatch_rows = found  # type: ignore[attr-defined]
+    return found
+
+
+def readable(mask: torch.Tensor) -> torch.Tensor:
+    """Which keys a query may read, (batch, 1, queries, keys), from a mask of either kind."""
+    mask = mask[:, :1]
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+def places(rows: Rows | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Which key is each query's own, (batch or 1, 1, queries, 1), in float.
 
     A softmax ignores what is the same for all keys of a query, so this need not be exact; it
-    keeps the numbers small where they count. It is exact where the keys that a query may read
-    are a row of neighbours.
+    keeps the numbers small where they count.
     """
     count, keys = query.shape[2], key.shape[2]
     dtype = torch.promote_types(query.dtype, torch.float32)
-    if mask is None:
+    if rows is None:
         return torch.arange(keys - count, keys, device=key.device, dtype=dtype)[None, None, :, None]
-    allowed = (
-        mask[:, :1] if mask.dtype == torch.bool else mask[:, :1] > torch.finfo(mask.dtype).min / 2
-    )
-    first = allowed.view(torch.uint8).argmax(-1, keepdim=True)
-    return (first + allowed.sum(-1, keepdim=True) - 1).to(dtype)
+    return (rows.first + rows.count - 1).to(dtype)
 
 
 def full_bias(
     slopes: torch.Tensor, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """What is added to the scores, (batch or 1, heads, queries, keys)."""
+    """What is added to the scores, (batch or 1, heads, queries, keys).
+
+    Distance counts the tokens that a query may read, so padding between them and the branches of
+    a tree count as little as they do where positions are given.
+    """
     keys, dtype = key.shape[2], torch.promote_types(query.dtype, torch.float32)
-    if mask is None and query.shape[2] == 1:  # a step of decoding: few numbers, so few calls
-        ahead = torch.arange(1 - keys, 1, device=key.device, dtype=dtype)
+    if mask is not None:
+        allowed = readable(mask)
+        ahead = allowed.cumsum(-1, dtype=torch.int32) - allowed.sum(-1, keepdim=True)
+    elif query.shape[2] == 1:  # a step of decoding: few numbers, so few calls
+        ahead = torch.arange(1 - keys, 1, device=key.device)
     else:
-        ahead = torch.arange(keys, device=key.device, dtype=dtype) - places(mask, query, key)
-    return (slopes[None, :, None, None] * ahead).to(query.dtype)
+        ahead = torch.arange(keys, device=key.device) - places(None, query, key)
+    return (slopes[None, :, None, None] * ahead.to(dtype)).to(query.dtype)
 
 
 def channels(

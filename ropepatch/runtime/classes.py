@@ -1,18 +1,26 @@
 """The classes of a converted model: the model's own, with other attention put into it."""
 
 import inspect
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ropepatch.runtime.attention import IMPLEMENTATIONS, STATE, Alibi
+from ropepatch.runtime.attention import (
+    BLOCKS,
+    DENSE,
+    IMPLEMENTATIONS,
+    STATE,
+    UNBUILT,
+    VARLEN,
+    Alibi,
+)
 from ropepatch.runtime.words import MODULE, STAMP, in_memory, on_disk
 
 _ASKED = {"eager": "mask", "sdpa": "channels", "flex_attention": "flex"}
 """Kernels by the attention implementation that somebody asks for."""
+_OURS = {DENSE: "channels", BLOCKS: "flex", VARLEN: "flash"}
 
 
 class Still:
@@ -105,9 +113,7 @@ class Installed:
     def __init__(self, model: Any, config: Any) -> None:
         """Put into a model what the stamp of its config says; all or nothing."""
         stamp = getattr(config, STAMP)
-        text: Any = config
-        for key in stamp["path"]:
-            text = getattr(text, key)
+        text = text_config_in(config, stamp)
         self.text, self.was = text, text._attn_implementation
         self.handles: list[Any] = []
         self.states: list[tuple[torch.nn.Module, Alibi]] = []
@@ -149,7 +155,9 @@ class Installed:
     def _convert(
         self, module: torch.nn.Module, place: int | None, stamp: dict[str, Any], *, is_biased: bool
     ) -> None:
-        if is_biased and not getattr(module, "is_causal", True):
+        config: Any = module.config
+        both_ways = getattr(config, "is_causal", None) is False
+        if is_biased and (both_ways or not getattr(module, "is_causal", True)):
             raise ValueError(
                 f"{type(module).__name__} reads in both directions; linear biases are for models "
                 "that read from left to right."
@@ -184,7 +192,15 @@ class Installed:
         for module, _ in self.states:
             module._modules.pop(STATE, None)
         if self.kernel is not None:
-            self.text._attn_implementation_internal = self.was
+            own = self.was in IMPLEMENTATIONS.values()  # of a config that was used before
+            self.text._attn_implementation_internal = "sdpa" if own else self.was
+
+
+def text_config_in(config: Any, stamp: dict[str, Any]) -> Any:
+    """The text part of a config object."""
+    for key in stamp["path"]:
+        config = getattr(config, key)
+    return config
 
 
 def kernel_for(implementation: Any) -> str:
@@ -194,6 +210,7 @@ def kernel_for(implementation: Any) -> str:
         ValueError: nothing does.
     """
     name = str(implementation)
+    name = _OURS.get(name, name)
     kernel = "flash" if name.startswith("flash_attention") else _ASKED.get(name, name)
     if kernel not in IMPLEMENTATIONS:
         raise ValueError(
@@ -206,10 +223,21 @@ def kernel_for(implementation: Any) -> str:
 class ConvertedConfig:
     """In front of the config class of a model: how it is written and read."""
 
-    def to_json_string(self, use_diff: bool = True) -> str:
+    def to_dict(self) -> dict[str, Any]:
         """The words of config.json, which nobody reads by mistake."""
-        words = json.loads(super().to_json_string(use_diff))  # type: ignore[misc]
-        return json.dumps(on_disk(words), indent=2, sort_keys=True) + "\n"
+        return on_disk(super().to_dict())  # type: ignore[misc]
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **words: Any) -> Any:
+        """Also the Python file that loads the model where ropepatch is not installed."""
+        found = super().save_pretrained(save_directory, *args, **words)  # type: ignore[misc]
+        path = Path(save_directory) / f"{MODULE}.py"
+        path.write_text(self.ropepatch_source(), encoding="utf-8")
+        return found
+
+    @classmethod
+    def ropepatch_source(cls) -> str:
+        """That file: the one this class was read from."""
+        return Path(inspect.getfile(cls)).read_text(encoding="utf-8")
 
     @classmethod
     def get_config_dict(cls, *args: Any, **words: Any) -> Any:
@@ -219,8 +247,13 @@ class ConvertedConfig:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **words: Any) -> Any:
-        """From either form."""
-        return super().from_dict(in_memory(config_dict), **words)  # type: ignore[misc]
+        """From either form; until a converted class builds the model, none can run."""
+        found: Any = super().from_dict(in_memory(config_dict), **words)  # type: ignore[misc]
+        config = found[0] if isinstance(found, tuple) else found
+        stamp = getattr(config, STAMP, None)
+        if stamp is not None and "attn_implementation" not in words:
+            text_config_in(config, stamp)._attn_implementation_internal = UNBUILT
+        return found
 
 
 class ConvertedModel:
@@ -228,8 +261,14 @@ class ConvertedModel:
 
     def __init__(self, config: Any, *args: Any, **words: Any) -> None:
         """Build the model, then put the other attention into it."""
+        text = text_config_in(config, getattr(config, STAMP))
+        if text._attn_implementation == UNBUILT:
+            text._attn_implementation_internal = None  # the class chooses
         super().__init__(config, *args, **words)  # type: ignore[call-arg]
-        self.ropepatch_installed = Installed(self, config)
+        me: Any = self
+        inner = (m for m in me.modules() if m is not self and isinstance(m, ConvertedModel))
+        done: Any = next(inner, None)  # heads of some tasks build the model by an auto class
+        self.ropepatch_installed = done.ropepatch_installed if done else Installed(self, config)
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **words: Any) -> None:
         """Choose the kernel that computes the linear biases, in transformers' words or ours."""
@@ -240,17 +279,21 @@ class ConvertedModel:
         installed.use(kernel_for(attn_implementation))
 
     def save_pretrained(self, save_directory: Any, *args: Any, **words: Any) -> Any:
-        """Also the Python file that loads it where ropepatch is not installed."""
-        me: Any = self
-        before = me.config.architectures
-        found = super().save_pretrained(save_directory, *args, **words)  # type: ignore[misc]
-        me.config.architectures = before
-        if words.get("is_main_process", True):
-            path = Path(save_directory) / f"{MODULE}.py"
-            path.write_text(self.ropepatch_source(), encoding="utf-8")
-        return found
+        """As a converted model, whatever its config has been replaced by.
 
-    @classmethod
-    def ropepatch_source(cls) -> str:
-        """That file: the one this class was read from."""
-        return Path(inspect.getfile(cls)).read_text(encoding="utf-8")
+        Raises:
+            RuntimeError: its config no longer says that it is converted.
+        """
+        me: Any = self
+        if not isinstance(me.config, ConvertedConfig):
+            raise RuntimeError(
+                f"the config of this {type(self).__name__} was replaced by a "
+                f"{type(me.config).__name__}, so it would be saved as if it had never been "
+                "converted; put the converted config back."
+            )
+        config: Any = me.config
+        before = config.architectures
+        try:
+            return super().save_pretrained(save_directory, *args, **words)  # type: ignore[misc]
+        finally:
+            config.architectures = before

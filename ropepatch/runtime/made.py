@@ -25,23 +25,21 @@ _TEMPLATES = (
 def converted_config(base: Class) -> Class:
     """The converted class of a config class."""
     from ropepatch.runtime.classes import ConvertedConfig
+    from ropepatch.runtime.module import module_text
 
-    return _made(f"{PREFIX}{base.__name__}", (ConvertedConfig, base), {})
+    def source(cls: Class) -> str:
+        return module_text(base, family_classes(base.model_type)[1])
+
+    own = {"ropepatch_source": classmethod(source)}
+    return _made(f"{PREFIX}{base.__name__}", (ConvertedConfig, base), own)
 
 
 @cache
 def converted_model(base: Class, config: Class) -> Class:
     """The converted class of a model class, for a converted config class."""
     from ropepatch.runtime.classes import ConvertedModel
-    from ropepatch.runtime.module import module_text
 
-    plain: Any = config.__mro__[2]
-
-    def source(cls: Class) -> str:
-        return module_text(plain, (base, *family_classes(plain.model_type)[1]))
-
-    own = {"config_class": config, "ropepatch_source": classmethod(source)}
-    return _made(f"{PREFIX}{base.__name__}", (ConvertedModel, base), own)
+    return _made(f"{PREFIX}{base.__name__}", (ConvertedModel, base), {"config_class": config})
 
 
 def _made(name: str, bases: tuple[Class, ...], own: dict[str, Any]) -> Class:
@@ -100,7 +98,7 @@ def base_names(config: Class, model: Class | None = None) -> dict[str, Any]:
     found = {"AutoConfig": config.__name__}
     for name in _TEMPLATES:
         cls = class_for(name, config)
-        if cls is not None and (name in _TEMPLATES[:3] or cls is model):
+        if cls is not None:
             found[name] = cls.__name__
     names = [found[name] for name in _TEMPLATES if name in found]
     return {

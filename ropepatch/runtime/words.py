@@ -69,7 +69,6 @@ def in_memory(words: Mapping[str, Any]) -> dict[str, Any]:
         return found
     stamp = checked_stamp(found)
     found["model_type"] = stamp["base"]["model_type"]
-    found["architectures"] = stamp["base"]["architectures"]
     text = part_of(found, stamp["path"])
     for key in _BLOCKS:
         text.pop(key, None)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from ropepatch.runtime.attention import STATE, Alibi, attention
-from ropepatch.runtime.channels import alibi_slopes, channels, full_bias, places
+from ropepatch.runtime.channels import alibi_slopes, channels, full_bias, places, rows_of
 from tests.convert.definition import SLOPES, attend
 
 SHAPES = pytest.mark.parametrize(
@@ -186,6 +186,6 @@ def test_places_of_a_mask_are_the_last_key_that_a_query_may_read() -> None:
         allowed[0, 0, row, : 4 + row] = True
         allowed[1, 0, row, 2 : 3 + row] = True  # padded on the left, and empty slots behind
     for mask in (allowed, torch.where(allowed, 0.0, torch.finfo(torch.float32).min)):
-        found = places(mask, query, key)[:, 0, :, 0]
+        found = places(rows_of(mask), query, key)[:, 0, :, 0]
         assert found.tolist() == [[3, 4, 5], [2, 3, 4]]
     assert places(None, query, key).flatten().tolist() == [3, 4, 5]

@@ -207,9 +207,11 @@ def test_measure_without_a_tokenizer(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     words = ("convert", "-m", tmp_path / "plain", "--to", "alibi", "-o", out, "--measure")
     done = run(*words)
-    assert done.code == 2
-    assert "has no tokenizer" in done.err.splitlines()[-1]
+    assert done.code == 0
+    assert "not measured" in done.out
+    assert "has no tokenizer" in done.out
     assert "Traceback" not in done.err
+    assert read_json(out / "config.json")["model_type"] == "ropepatch_converted"
 
 
 def test_replace(bare: Path, run: Run) -> None:
@@ -220,7 +222,8 @@ def test_replace(bare: Path, run: Run) -> None:
     done = run(*words, "--replace")
     assert done.code == 0, done.err
     config = read_json(target / "config.json")
-    assert config["max_position_embeddings"] == tiny.TRAINED
+    assert config["max_position_embeddings"] == 4 * tiny.TRAINED, "what is not said stays"
+    assert config["ropepatch"]["slopes"]["scale"] == 0.25
     assert config["ropepatch"]["layers"] == {"alibi": [1], "nope": []}
     assert run("restore", target).code == 0
     assert read_json(target / "config.json") == tiny.V5

@@ -83,6 +83,7 @@ def convert(
 ) -> None:
     """Write a checkpoint with linear biases (ALiBi), or none, in place of rotation."""
     from ropepatch.converting import convert_checkpoint
+    from ropepatch.errors import RopepatchError
     from ropepatch_cli import converting
     from ropepatch_cli.working import Work
 
@@ -113,19 +114,22 @@ def convert(
             progress=work.progress,
             say=work.say,
         )
-        damage = None
+        damage, failed = None, None
         if measure:
             from ropepatch.damage import measure_damage
 
             work.say("measuring what it costs")
-            damage = measure_damage(done.target, text)
-    converting.conversion(done, damage, as_json=as_json)
+            try:
+                damage = measure_damage(done.target, text)
+            except RopepatchError as error:  # the checkpoint is there all the same
+                failed = f"not measured: {error}"
+    converting.conversion(done, damage, failed, as_json=as_json)
 
 
 def _checked(
     model: str, words: dict[str, Any], *, measure: bool, dry_run: bool, text: Path | None
-) -> Any:
-    """The recipe, or every fault of the request in one error."""
+) -> dict[str, Any]:
+    """The words of the recipe, or every fault of the request in one error."""
     from ropepatch.conversion import ConversionRecipe
     from ropepatch.errors import RecipeError
 
@@ -142,9 +146,9 @@ def _checked(
         faults.append("--to is missing: alibi or nope")
         raise RecipeError(faults)
     try:
-        recipe = ConversionRecipe.from_words(words)
+        ConversionRecipe.from_words(words)
     except RecipeError as error:
         raise RecipeError([*faults, *error.faults]) from None
     if faults:
         raise RecipeError(faults)
-    return recipe
+    return {key: value for key, value in words.items() if value is not None}

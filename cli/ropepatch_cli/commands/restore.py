@@ -7,9 +7,9 @@ import typer
 
 
 def restore(
-    folder: Annotated[Path, typer.Argument(help="A folder that `extend` wrote.")],
+    folder: Annotated[Path, typer.Argument(help="A folder that `extend` or `convert` wrote.")],
 ) -> None:
-    """Give an extended folder its original config back, in place."""
+    """Give an extended or converted folder its original config back, in place."""
     from ropepatch.extending import restore as restore_folder
     from ropepatch_cli import render
 
