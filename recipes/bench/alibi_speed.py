@@ -24,7 +24,7 @@ from ropepatch.runtime.attention import STATE, Alibi, attention
 
 WAYS = ("plain", "channels", "mask", "made mask")
 """mask: a full float mask, made and used; made mask: only used, as in all layers but the first."""
-MOST_MASK = 8 * 2**30
+MOST_MASK = 4 * 2**30
 """Bytes of a full float mask."""
 
 

@@ -115,7 +115,7 @@ def test_a_part_of_another_model_is_saved_as_converted(folder: Path, tmp_path: P
 # --- saving -----------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:Could not find a config file")
 def test_an_adapter_does_not_find_the_original(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     make().save_pretrained(tmp_path / "original")
