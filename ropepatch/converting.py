@@ -18,7 +18,12 @@ from ropepatch.config_json.encodings import ConversionPlan, plan_conversion
 from ropepatch.config_json.plan import writable_text
 from ropepatch.config_json.write import Change, write_recipe
 from ropepatch.conversion import ConversionRecipe
-from ropepatch.errors import NotExpressibleError, RopepatchError
+from ropepatch.errors import (
+    GeometryError,
+    NoEffectError,
+    NotExpressibleError,
+    RopepatchError,
+)
 from ropepatch.extending import (
     Say,
     config_of_source,
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from ropepatch.model.encoding_proof import ConversionProof
     from ropepatch.model.proof import Proof
 
+_SCALED_BY_OLD_WORDS = ("gemma3_text", "gemma3n_text", "olmo3", "modernbert-decoder", "step3p5")
+"""Families with a block per layer type that also read `rope_scaling`, for their global layers."""
 STOCK_PREFIX = "NoPE"
 """Before a class's name: engines that go by it would run on with rotation, in silence."""
 
@@ -141,7 +148,7 @@ def _in_stock_words(plan: ConversionPlan) -> Change | None:
     recipe = Recipe.from_dict({"method": "p-rope", "keep": 0.0, "layers": "all"})
     try:
         change = write_recipe(plan.before, recipe, dialect="v5", replace=True)
-    except NotExpressibleError:
+    except (NotExpressibleError, GeometryError, NoEffectError):
         return None
     names = change.before.get("architectures") or []
     if plan.path and writable_text(change.after, plan.path).get("architectures"):
@@ -150,8 +157,12 @@ def _in_stock_words(plan: ConversionPlan) -> Change | None:
     renamed = [f"{STOCK_PREFIX}{name}" for name in names]
     after = copy.deepcopy({**change.after, "architectures": renamed, STAMP: stamp})
     text = writable_text(after, plan.path)
-    if "rope_type" in text["rope_parameters"]:  # where transformers 4 looks, to stop there
-        text["rope_scaling"] = copy.deepcopy(text["rope_parameters"])
+    block = text["rope_parameters"]
+    if "rope_type" not in block:
+        if plan.model_type not in _SCALED_BY_OLD_WORDS:
+            return None  # transformers 4 would turn in silence
+        block = block["full_attention"]
+    text["rope_scaling"] = copy.deepcopy(block)  # transformers 4 looks here, to stop
     return dataclasses.replace(change, after=after) if names else None
 
 

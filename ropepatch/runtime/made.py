@@ -66,7 +66,10 @@ def class_for(template: str, config: Class) -> Class | None:
 
     mapping = getattr(transformers, template)._model_mapping
     found = mapping.get(config, None)
-    return found if isinstance(found, type) else None
+    if not isinstance(found, type):
+        return None
+    own = getattr(found, "config_class", None)  # some take a part of this config alone
+    return found if own is None or own in config.__mro__ else None
 
 
 def family_classes(model_type: str) -> tuple[Class, tuple[Class, ...]]:
