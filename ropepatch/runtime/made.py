@@ -68,8 +68,9 @@ def class_for(template: str, config: Class) -> Class | None:
     found = mapping.get(config, None)
     if not isinstance(found, type):
         return None
-    own = getattr(found, "config_class", None)  # some take a part of this config alone
-    return found if own is None or own in config.__mro__ else None
+    own: Any = getattr(found, "config_class", None)
+    parts = getattr(config, "sub_configs", None) or {}
+    return None if own in parts.values() else found  # some take a part of the config alone
 
 
 def family_classes(model_type: str) -> tuple[Class, tuple[Class, ...]]:
