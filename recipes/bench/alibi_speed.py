@@ -2,9 +2,9 @@
 
     python recipes/bench/alibi_speed.py [--lengths 2k,4k,8k,16k,32k] [--heads 8] [--head-dim 64]
 
-One attention layer, float32, prefill and one decode step. Each way runs in a process of its own,
-so peak memory is its own too; times are medians, taken in turns. The full mask is left out where
-it would not fit.
+One attention layer, float32, prefill and one decode step. In the prefill each way runs in a process
+of its own, so that peak memory is its own too; times are medians. The full mask is left out where it
+would not fit.
 """
 
 import argparse
@@ -127,6 +127,23 @@ def table(title: str, rows: list[tuple[int, list[int]]], repeats: int, threads: 
     return found
 
 
+def one_token(lengths: list[int], shape: list[int], repeats: int) -> None:
+    """A step of decoding, in turns within one process: it is too short for anything else."""
+    print(f"\none token\n{'tokens':>8}" + "".join(f"{way:>26}" for way in WAYS))
+    for length in lengths:
+        runs = [run_of(way, *shape, 1, length) for way in WAYS]
+        times: list[list[float]] = [[] for _ in WAYS]
+        with torch.no_grad():
+            for _ in range(repeats + 2):
+                for run, taken in zip(runs, times, strict=True):
+                    start = time.perf_counter()
+                    run()
+                    taken.append(time.perf_counter() - start)
+        medians = [statistics.median(taken[2:]) for taken in times]
+        cells = [f"{1000 * m:>15.2f} ms {m / medians[0]:>6.2f}x" for m in medians]
+        print(f"{length:>8,}" + "".join(cells), flush=True)
+
+
 def draw(path: str, found: Found) -> None:
     """Prefill time and memory by length."""
     from matplotlib import pyplot
@@ -172,7 +189,7 @@ def main() -> None:
     found = table("prefill", rows, given.repeats, given.threads)
     if given.plot:
         draw(given.plot, found)
-    table("one token", [(n, [*shape, 1, n]) for n in lengths], 8 * given.repeats, given.threads)
+    one_token(lengths, shape, 20 * given.repeats)
 
 
 if __name__ == "__main__":
