@@ -2,9 +2,9 @@
 
     python recipes/bench/alibi_speed.py [--lengths 2k,4k,8k,16k,32k] [--heads 8] [--head-dim 64]
 
-One attention layer, float32, prefill and one decode step. In the prefill each way runs in a process
-of its own, so that peak memory is its own too; times are medians. The full mask is left out where it
-would not fit.
+One attention layer, float32, prefill and one decode step. In the prefill each way runs in a
+process of its own, so that peak memory is its own too; times are medians. The full mask is left
+out where it would not fit.
 """
 
 import argparse
