@@ -87,6 +87,8 @@ class ConversionRecipe:
         Raises:
             RecipeError: unknown word or value.
         """
+        if not isinstance(words, Mapping):
+            raise RecipeError(f"a conversion is a mapping with at least 'to', not {words!r}.")
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(words) - set(known))
         if unknown:
@@ -94,7 +96,7 @@ class ConversionRecipe:
         given = {key: value for key, value in words.items() if value is not None}
         if "to" not in given:
             raise RecipeError(f"say what to convert to: {' or '.join(ENCODINGS)}.")
-        if before is not None and before.get("to") == given["to"]:
+        if isinstance(before, Mapping) and before.get("to") == given["to"]:
             given = {**before, **given}
         if "layers" in given:
             given["layers"] = _layers(given["layers"])

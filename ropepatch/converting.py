@@ -14,6 +14,7 @@ from ropepatch.checkpoint.source import find_source
 from ropepatch.checkpoint.staging import check_target
 from ropepatch.checkpoint.write import Written, default_target, write_checkpoint
 from ropepatch.config_json.convert import convert_config
+from ropepatch.config_json.converted import read_conversion
 from ropepatch.config_json.encodings import ConversionPlan, plan_conversion
 from ropepatch.config_json.plan import writable_text
 from ropepatch.config_json.write import Change, write_recipe
@@ -111,8 +112,7 @@ def convert_checkpoint(
     checkpoint = None if dry_run else read_checkpoint(source.folder)
     config = checkpoint.config if checkpoint else config_of_source(source)
     if words is not None and replace and STAMP in config:
-        earlier = config[STAMP].get("conversion") or config[STAMP].get("asked")
-        asked = ConversionRecipe.from_words(words, earlier)
+        asked = ConversionRecipe.from_words(words, _earlier(config))
     plan = plan_conversion(config, asked, replace=replace)
     change = _in_stock_words(plan)
     rewrite = _rewrite(plan, change)
@@ -139,6 +139,16 @@ def convert_checkpoint(
         verify=prove_stage if verify else None,
     )
     return Converted(rewrite, target, written, proofs[0] if proofs else None)
+
+
+def _earlier(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What an earlier conversion of this model was asked for."""
+    stamp = read_conversion(config)
+    if stamp is not None:
+        words: Mapping[str, Any] = stamp["conversion"]
+        return words
+    asked = config[STAMP].get("asked") if isinstance(config[STAMP], Mapping) else None
+    return asked if isinstance(asked, Mapping) else None
 
 
 def _in_stock_words(plan: ConversionPlan) -> Change | None:

@@ -120,6 +120,10 @@ def erase_recipe(config: Mapping[str, Any]) -> Config:
         and isinstance(stamp.get("before"), Mapping)
         and isinstance(stamp.get("path"), list)
         and set(stamp["before"]) <= set(POSITION_KEYS)
+        and ("asked" in stamp) == ("architectures" in stamp)
+        and isinstance(stamp.get("asked", {}), Mapping)
+        and isinstance(stamp.get("architectures", []), list)
+        and all(isinstance(name, str) for name in stamp.get("architectures", []))
     ):
         raise ConfigError("the stamp of ropepatch in config.json is damaged; cannot restore.")
     restored = copy.deepcopy({k: v for k, v in config.items() if k != STAMP})

@@ -248,3 +248,26 @@ def test_any_value_anywhere(kept: tuple[Path, dict[str, Any]], data: st.DataObje
     ]
     for attempt in attempts:
         outcome(attempt)
+
+
+@pytest.mark.parametrize("key", ["asked", "architectures"])
+@pytest.mark.parametrize("value", [7, "nope", [1], {"to": 7}, {"a": 1}, None], ids=repr)
+def test_a_stamp_in_stock_words_is_damaged(key: str, value: Any, tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    model_of("llama").save_pretrained(tmp_path / "model")
+    convert_checkpoint(tmp_path / "model", {"to": "nope"}, place, verify=False)
+    config = read_json(place / "config.json")
+    config["ropepatch"][key] = value
+    write_json(place / "config.json", config)
+    attempts: list[Callable[[], Any]] = [
+        lambda: ropepatch.inspect(place),
+        lambda: ropepatch.verify(place),
+        lambda: ropepatch.load(place),
+        lambda: convert_checkpoint(place, {"to": "nope"}, tmp_path / "x", dry_run=True),
+        lambda: convert_checkpoint(
+            *(place, {"to": "alibi"}, tmp_path / "x"), dry_run=True, replace=True
+        ),
+        lambda: ropepatch.restore(place),
+    ]
+    for attempt in attempts:
+        outcome(attempt)
