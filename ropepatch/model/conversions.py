@@ -19,7 +19,7 @@ from ropepatch.model.live_config import ConfigSwap
 from ropepatch.model.regimes import Regimes
 from ropepatch.model.sites import Site, find_sites, text_model_of
 from ropepatch.runtime.attention import IMPLEMENTATIONS
-from ropepatch.runtime.classes import ConvertedModel, Installed, kernel_for
+from ropepatch.runtime.classes import Installed, kernel_for
 from ropepatch.runtime.made import base_names, converted_config, converted_model, plain_class
 
 CONVERSION = "_ropepatch_conversion"
@@ -218,7 +218,10 @@ def checked_kernel(kernel: Any) -> str:
 
 
 def undo_loaded(model: PreTrainedModel, stamp: Mapping[str, Any]) -> None:
-    """Take the conversion out of a model that was loaded as a converted one."""
+    """Take the conversion out of a model that was loaded as a converted one.
+
+    Its classes may be those of the file beside the weights, so they are known by what they hold.
+    """
     here: Any = model
     here.ropepatch_installed.revert()
     text: Any = here.config
@@ -231,6 +234,5 @@ def undo_loaded(model: PreTrainedModel, stamp: Mapping[str, Any]) -> None:
         here.config.__dict__.pop(name, None)
     here.config.__class__ = type(here.config).__mro__[2]
     for module in list(here.modules()):
-        if isinstance(module, ConvertedModel):
-            module.__dict__.pop("ropepatch_installed", None)
+        if module.__dict__.pop("ropepatch_installed", None) is not None:
             module.__class__ = type(module).__mro__[2]

@@ -59,7 +59,8 @@ def prove_conversion(model: Any, installed: Installed, plan: ConversionPlan) -> 
     error, slopes = None, None
     if installed.states:
         module, state = installed.states[0]
-        heads = state.heads[0] if state.heads else 1
+        shared = int(getattr(module, "num_key_value_groups", 1))
+        heads = next((n for n in state.heads if n % shared == 0), shared)
         slopes = [slope * state.scale for slope in alibi_slopes(heads, state.bias_max)]
         if installed.kernel in ("channels", "mask"):
             error = _error(module, state, heads, slopes)

@@ -1,6 +1,7 @@
 """Every way in which a converted model could have come to run as if it were not, and cannot."""
 
 import copy
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 import ropepatch
 from ropepatch import convert_checkpoint
 from ropepatch.errors import NotExpressibleError
+from ropepatch.runtime.classes import ConvertedModel
 from tests.converted.apart import apart
 from tests.converted.folders import MODULE, model_of, saved
 from tests.live.subjects import close, make, read, text
@@ -182,6 +184,25 @@ def test_a_head_for_another_task(live: bool, folder: Path, tmp_path: Path) -> No
     assert type(again) is transformers.LlamaForSequenceClassification
     assert type(again.model) is transformers.LlamaModel
     assert not attention._forward_pre_hooks
+
+
+def test_a_model_of_the_file_beside_the_weights_is_reverted_and_converted_anew(
+    folder: Path,
+) -> None:
+    spec = importlib.util.spec_from_file_location("beside_the_weights", folder / MODULE)
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model: Any = module.ConvertedLlamaForCausalLM.from_pretrained(folder)
+    logits = read(model, IDS)
+    assert not isinstance(model, ConvertedModel), "these are the file's own classes"
+    handle = ropepatch.convert(model, to="alibi", factor=2, replace=True)
+    assert isinstance(model, ConvertedModel)
+    assert (read(model, IDS) - logits).abs().max() > 1e-3
+    handle.revert()
+    assert type(model).__module__.startswith("transformers.")
+    assert torch.equal(read(model, IDS), read(model_of("llama"), IDS))
 
 
 # --- where tokens are no neighbours -------------------------------------------------------------
