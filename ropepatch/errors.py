@@ -70,3 +70,11 @@ class CacheError(RopepatchError, RuntimeError):
 
 class AlreadyConvertedError(ConfigError):
     """The model no longer turns by RoPE in all its layers: it was converted."""
+
+
+class EvaluationError(RopepatchError, ValueError):
+    """An evaluation cannot be run as asked: lengths, depths, texts, tokenizer, memory, results."""
+
+
+class EndpointError(EvaluationError):
+    """A served model cannot be reached, or answers what cannot be read."""

@@ -67,7 +67,7 @@ def test_contracts_hold() -> None:
         ("ropepatch/checkpoint/planted.py", "import ropepatch.model", "A floor of the library"),
         ("ropepatch/planted.py", "", "A floor of the library"),
         ("ropepatch/extending.py", "import ropepatch_cli.app", "The library does not know"),
-        ("ropepatch/model/planted.py", "import ropepatch.checkpoint", "Files on disk and live"),
+        ("ropepatch/model/planted.py", "import ropepatch.checkpoint", "Files on disk, live models"),
         ("ropepatch/methods/pi.py", "import typer", "Everything below the live model"),
         ("ropepatch/checkpoint/planted.py", "import torch", "Everything below the live model"),
         ("ropepatch/methods/pi.py", "import ropepatch.methods.yarn", "No method imports another"),

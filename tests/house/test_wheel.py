@@ -36,7 +36,18 @@ def test_every_source_file_is_in(wheel: zipfile.ZipFile) -> None:
     assert sources == {name for name in wheel.namelist() if name.endswith(".py")}
 
 
-@pytest.mark.parametrize("file", ["ropepatch/py.typed", "ropepatch/families/defaults.json"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "ropepatch/py.typed",
+        "ropepatch/passage.txt",
+        "ropepatch/families/defaults.json",
+        "ropepatch/evaluate/texts/nouns.txt",
+        "ropepatch/evaluate/texts/prose.txt",
+        "ropepatch/evaluate/texts/words.txt",
+        "ropepatch/reporting/report.html.j2",
+    ],
+)
 def test_data_files_are_in(wheel: zipfile.ZipFile, file: str) -> None:
     assert file in wheel.namelist()
 
