@@ -1,0 +1,1 @@
+"""Evaluations of models and folders, from loading to results on disk."""
