@@ -1,0 +1,1 @@
+"""Reports: runs found in folders, as one page with tables and pictures."""
