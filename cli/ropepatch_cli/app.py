@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from ropepatch_cli.commands import convert, extend, inspect, methods, restore, verify
+from ropepatch_cli.commands import (
+    compare,
+    convert,
+    evaluate,
+    extend,
+    inspect,
+    methods,
+    report,
+    restore,
+    verify,
+)
 
 _INTERRUPTED = 130
 
@@ -26,6 +36,15 @@ app.command("inspect")(inspect.inspect)
 app.command("verify")(verify.verify)
 app.command("restore")(restore.restore)
 app.command("methods")(methods.methods)
+app.command("compare")(compare.compare)
+app.command("report")(report.report)
+
+_EVALUATE = typer.Typer(
+    help="Measure a model: needles in a haystack, perplexity by length.", no_args_is_help=True
+)
+_EVALUATE.command("needle")(evaluate.needle)
+_EVALUATE.command("perplexity")(evaluate.perplexity)
+app.add_typer(_EVALUATE, name="evaluate")
 
 
 def _version(asked: bool) -> None:
