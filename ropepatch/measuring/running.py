@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ropepatch.evaluate.tokens import Tokens
 
 
+_USUAL = Settings()
+
+
 @dataclass(frozen=True)
 class NeedleWords:
     """What of a needle plan the model decides."""
@@ -52,7 +55,7 @@ def needle(
     subject: Subject,
     plan: NeedlePlan,
     folder: Path,
-    settings: Settings,
+    settings: Settings = _USUAL,
     *,
     haystack: Path | None = None,
     about: Mapping[str, Any] | None = None,
@@ -109,7 +112,7 @@ def perplexity(
     plan: PerplexityPlan,
     texts: list[tuple[str, str]],
     folder: Path,
-    settings: Settings,
+    settings: Settings = _USUAL,
     *,
     source: str = "",
     judge: Subject | None = None,
@@ -204,12 +207,15 @@ def _merged(results: ResultsFolder, subject: Subject) -> None:
 
 def _model_words(subject: Subject) -> dict[str, Any]:
     """What of the model decides the results."""
+    from ropepatch.config_json.converted import read_conversion
     from ropepatch.model.patching import patch_of
 
     patch = patch_of(subject.model)
+    converted = read_conversion(subject.model.config.to_dict())
     return {
         "model": subject.fingerprint,
         "recipe": None if patch is None else patch.recipe.to_dict(),
+        "conversion": None if converted is None else converted["conversion"],
         "dtype": subject.dtype,
         "attention": subject.attention,
     }

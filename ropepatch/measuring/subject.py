@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.source import find_source
-from ropepatch.config_json.layout import Layout
+from ropepatch.config_json.converted import erase_conversion
+from ropepatch.config_json.layout import Layout, read_layout
 from ropepatch.config_json.plan import STAMP, erase_recipe
-from ropepatch.errors import CheckpointError, EvaluationError
+from ropepatch.errors import CheckpointError, ConfigError, EvaluationError
 from ropepatch.extending import inspect
 from ropepatch.loading import load
 from ropepatch.measuring.ranks import Ranks, ranks
+from ropepatch.runtime.words import is_converted
 
 if TYPE_CHECKING:
     from ropepatch.evaluate.tokens import Tokens
@@ -56,6 +58,26 @@ class Subject:
     fingerprint: str
     """Of the config and the weights, without reading those."""
     ranks: Ranks = field(default_factory=Ranks)
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any, name: str | None = None) -> "Subject":
+        """A live model of transformers, patched or not, as it stands.
+
+        Args:
+            model: With a language-model head; it is measured in evaluation mode.
+            tokenizer: Of transformers.
+            name: For reports; None for the class's.
+
+        Raises:
+            EvaluationError: it has no language-model head.
+        """
+        from ropepatch.evaluate.tokens import Tokens
+
+        name = name or type(model).__name__
+        if getattr(model, "get_output_embeddings", lambda: None)() is None:
+            raise EvaluationError(f"{name} has no language-model head to measure.")
+        found = cls(name, model.eval(), Tokens(tokenizer), _layout_of(model), _print_of(model))
+        return found
 
     @property
     def trained_length(self) -> int | None:
@@ -222,6 +244,26 @@ def fingerprint(folder: Path) -> str:
     found = hashlib.sha256((folder / "config.json").read_bytes())
     weights = sorted((p.name, p.stat().st_size) for p in folder.glob("*.safetensors"))
     found.update(json.dumps(weights).encode())
+    return found.hexdigest()[:16]
+
+
+def _layout_of(model: Any) -> Layout | None:
+    """How a live model turned before it was patched or converted."""
+    raw: Mapping[str, Any] = json.loads(model.config.to_json_string(use_diff=False))
+    try:
+        if is_converted(raw):
+            raw = erase_conversion(raw)
+        return read_layout(erase_recipe(raw) if STAMP in raw else raw)
+    except ConfigError:
+        return None  # nothing turns, or in a way that we do not know; it can be read all the same
+
+
+def _print_of(model: Any) -> str:
+    """What tells one live model from another: its shapes and a few of its numbers."""
+    found = hashlib.sha256()
+    for name, values in model.named_parameters():
+        some = values.detach().flatten()[:16].double().cpu().tolist()
+        found.update(json.dumps([name, list(values.shape), some]).encode())
     return found.hexdigest()[:16]
 
 

@@ -27,5 +27,9 @@ def test_every_command_it_names_exists() -> None:
     from ropepatch_cli.app import app
 
     known = {command.name for command in app.registered_commands}
-    for command in re.findall(r"`ropepatch (\w+)", README):
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
+    known |= groups.keys()
+    for command, further in re.findall(r"`ropepatch (\w+)(?: (\w+))?", README):
         assert command in known, command
+        if (group := groups.get(command)) is not None:
+            assert further in {c.name for c in group.registered_commands}, further
