@@ -43,18 +43,37 @@ def cache_bytes(config: Any, tokens: int, dtype_bytes: int) -> int:
     """
     layers = int(config.num_hidden_layers)
     heads = int(config.num_attention_heads)
-    if getattr(config, "kv_lora_rank", None):  # MLA; transformers keeps expanded heads
-        width = int(config.qk_nope_head_dim) + int(config.qk_rope_head_dim)
-        per_token = heads * (width + int(config.v_head_dim))
+    if getattr(config, "kv_lora_rank", None):
+        per_token = _latent(config) if _keeps_latents() else _expanded(config)
     else:
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
         per_token = 2 * int(getattr(config, "num_key_value_heads", None) or heads) * int(size)
-    window = getattr(config, "sliding_window", None) or tokens
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * layers
+    window = getattr(config, "sliding_window", None)
+    usual = "full_attention" if window is None else "sliding_attention"
+    kinds = getattr(config, "layer_types", None) or [usual] * layers
+    window = window or tokens
     kept = {"full_attention": tokens, "sliding_attention": min(tokens, int(window))}
     kept["chunked_attention"] = kept["sliding_attention"]
     kept["linear_attention"] = kept["mamba"] = kept["recurrent"] = 0
     return sum(kept.get(kind, tokens) for kind in kinds) * per_token * dtype_bytes
+
+
+def _latent(config: Any) -> int:
+    """Values per token of MLA as it is compressed."""
+    return int(config.kv_lora_rank) + int(config.qk_rope_head_dim)
+
+
+def _expanded(config: Any) -> int:
+    """Values per token of MLA as its heads look at them."""
+    width = int(config.qk_nope_head_dim) + int(config.qk_rope_head_dim)
+    return int(config.num_attention_heads) * (width + int(config.v_head_dim))
+
+
+def _keeps_latents() -> bool:
+    """Whether this transformers caches MLA compressed; releases before 5.24 may expand it first."""
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
+
+    return hasattr(DeepseekV3Attention, "expand_kv")
 
 
 def need(
@@ -88,6 +107,8 @@ def need(
         scores += 2 * chunk * length * int(config.num_attention_heads) * 4
     one = cache_bytes(config, length, dtype_bytes)
     growing = one // max(int(config.num_hidden_layers), 1)  # a layer is copied to grow
+    if getattr(config, "kv_lora_rank", None) and _keeps_latents():
+        growing += length * _expanded(config) * dtype_bytes  # one layer at a time is expanded
     return Need(parameters * dtype_bytes, copies * one + growing, states + scores)
 
 
