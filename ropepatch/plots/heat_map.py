@@ -112,6 +112,8 @@ def heat_maps(
         columns: Panels beside each other.
         title: Above all.
     """
+    if len(grids) == columns + 1:
+        columns -= columns > 1  # two and two, not three and one
     columns = max(min(columns, len(grids)), 1)
     rows = max(-(-len(grids) // columns), 1)
     widest = max((len(grid.lengths) for grid, _ in grids.values()), default=1)

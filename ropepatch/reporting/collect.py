@@ -15,6 +15,8 @@ from ropepatch.geometry import Frequencies, RotaryGeometry
 DEEPEST = 3
 """Folders between one that is named and a run in it."""
 KINDS = ("needle", "perplexity")
+_SUBJECT = ("model", "recipe", "conversion")
+"""What of a run is the very thing that is compared."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ def differences(subjects: Sequence[Subject]) -> tuple[str, ...]:
 
 def _flat(words: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in words.items():
-        if not path and name == "model":
+        if not path and name in _SUBJECT:
             continue
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{name}.")
