@@ -11,11 +11,11 @@ import pytest
 
 from ropepatch.errors import EndpointError
 from ropepatch.evaluate import endpoint
+from ropepatch.evaluate.cells import Prompt, cells_of
 from ropepatch.evaluate.endpoint import EndpointRun, Served
 from ropepatch.evaluate.haystack import Haystack, own_sentences
 from ropepatch.evaluate.needle import NeedleRun, Progress
 from ropepatch.evaluate.plan import NeedlePlan
-from ropepatch.evaluate.cells import Prompt, cells_of
 from ropepatch.evaluate.prompts import PromptMaker
 from ropepatch.evaluate.reader import Reader
 from ropepatch.evaluate.records import key_of
