@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ropepatch.errors import EvaluationError, RecipeError, RopepatchError
+from ropepatch.errors import (
+    AlreadyScaledError,
+    EvaluationError,
+    PatchConflictError,
+    RecipeError,
+    RopepatchError,
+)
 from ropepatch.evaluate.plan import NeedlePlan, PerplexityPlan
+from ropepatch.evaluate.results import RUN
+from ropepatch.evaluate.windows import Corpus
 from ropepatch.measuring.running import needle, perplexity
 from ropepatch.measuring.settings import Settings
 from ropepatch.measuring.subject import Subject
@@ -56,8 +64,9 @@ def entries_of(methods: str | Sequence[str], factor: float) -> tuple[Entry, ...]
         raise RecipeError(faults)
     if not entries:
         raise EvaluationError(f"name methods to compare: {NONE}, {', '.join(METHODS)}.")
-    folders = [entry.folder for entry in entries]
-    if len(set(folders)) != len(folders):
+    folders = {entry.folder for entry in entries}
+    recipes = {repr(entry.recipe.to_dict() if entry.recipe else None) for entry in entries}
+    if min(len(folders), len(recipes)) != len(entries):
         raise EvaluationError("each row of a comparison must be another one; some are the same.")
     return tuple(entries)
 
@@ -81,9 +90,9 @@ def _recipe(word: str, factor: float) -> Recipe:
 
 
 def lengths_of(trained: int, factor: float) -> tuple[int, ...]:
-    """Half the trained length, the trained length, twice, four times, up to the factor."""
+    """Half the trained length, all of it, twice, four times, up to the factor and with it."""
     multiples = [m for m in _MULTIPLES if m <= max(factor, 1)]
-    if factor > _MULTIPLES[-1]:
+    if factor not in multiples and factor > 1:
         multiples.append(factor)
     return tuple(int(trained * m) for m in multiples)
 
@@ -117,8 +126,11 @@ def compare(
         RopepatchError: a method does not fit the model (before anything is measured), or a run
             is refused.
     """
+    _check_folder(folder)
     for entry in entries:  # what cannot be done is refused before hours are spent
         _check(entry, subject)
+    if perplexity_plan is not None:
+        Corpus(perplexity_plan, subject.tokens, texts, subject.vocabulary)
     for entry in entries:
         with _patched(subject, entry):
             settings.say(f"measuring {entry.label}")
@@ -137,10 +149,22 @@ def _check(entry: Entry, subject: Subject) -> None:
     try:
         with _patched(subject, entry):
             pass
+    except (AlreadyScaledError, PatchConflictError):
+        raise EvaluationError(
+            f"{subject.name} carries a scaling or a patch already, on top of which nothing can be "
+            "compared; compare the unscaled checkpoint (`ropepatch restore` gives it back), or "
+            "`ropepatch evaluate` this one as it is."
+        ) from None
     except RopepatchError as error:
         if error.args and isinstance(error.args[0], str):
             error.args = (f"{entry.label}: {error.args[0]}", *error.args[1:])
         raise
+
+
+def _check_folder(folder: Path) -> None:
+    """Nothing but comparisons may be in it."""
+    if folder.is_dir() and any(folder.iterdir()) and not any(folder.glob(f"*/*/{RUN}")):
+        raise EvaluationError(f"{folder} holds other things than runs; choose a new folder.")
 
 
 @contextmanager

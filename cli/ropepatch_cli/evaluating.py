@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,9 @@ def perplexity(
     folder: Path,
     settings: "Settings",
     *,
+    final_tokens: int | None,
+    longppl: bool,
+    short_context: str | None,
     text: str | None,
     judge: str | None,
     memory_check: bool,
@@ -136,19 +139,29 @@ def perplexity(
     from ropepatch.errors import EvaluationError
     from ropepatch.evaluate.plan import PerplexityPlan
     from ropepatch.measuring.running import perplexity
-    from ropepatch.measuring.subject import Candidate, Opening
+    from ropepatch.measuring.subject import Candidate
     from ropepatch.measuring.texts import texts_of
 
-    if judge is not None and words["key_context"] is None:
+    if judge is not None and not longppl:
         raise EvaluationError("--judge chooses key tokens for LongPPL; add --longppl.")
+
+    def planned(sizes: tuple[int, ...]) -> PerplexityPlan:
+        usual = min(256, max(min(sizes, default=2) // 2, 1))
+        return PerplexityPlan(
+            sizes,
+            final_tokens=usual if final_tokens is None else final_tokens or None,
+            key_context=_short_context(short_context, max(sizes, default=4)) if longppl else None,
+            **words,
+        )
+
     if lengths:  # what is wrong with them is said before anything is read
-        PerplexityPlan(_lengths(lengths, None), **words)
+        planned(_lengths(lengths, None))
     candidate = Candidate(opening, settings.say)
-    plan = PerplexityPlan(_lengths(lengths, candidate), **words)
+    plan = planned(_lengths(lengths, candidate))
     texts, source = texts_of(text, plan.lengths[-1], plan.max_windows)
     other = None
     if judge is not None:
-        other = Candidate(Opening(judge, dtype=opening.dtype, device=opening.device))
+        other = Candidate(replace(opening, model=judge, revision=None, tokenizer=None))
     subject = _loaded(candidate, plan.lengths[-1], settings, memory_check=memory_check, copies=1)
     judging = other.load() if other else None
     perplexity(subject, plan, texts, folder, settings, source=source, judge=judging)
@@ -205,16 +218,23 @@ def compare(
     return subject.ranks.rank == 0
 
 
-def short_context(words: str) -> int:
+def _short_context(words: str | None, longest: int) -> int:
     """Tokens of LongPPL's short context."""
-    from ropepatch.evaluate.plan import parse_lengths
+    from ropepatch.errors import EvaluationError, RecipeError
+    from ropepatch.recipe import parse_length
 
-    return parse_lengths([words])[0]
+    if words is None:
+        return max(min(4096, longest // 4), 1)
+    try:
+        return parse_length(words)
+    except RecipeError as error:
+        raise EvaluationError(f"--short-context: {error}") from None
 
 
 def output_of(output: Path | None, model: str, what: str) -> Path:
     """Where results go."""
-    return output if output is not None else Path(f"{Path(model).stem or 'model'}-{what}")
+    name = Path(model).absolute().name.removesuffix(".gguf")
+    return output if output is not None else Path(f"{name or 'model'}-{what}")
 
 
 def finished(folder: Path, *, as_json: bool) -> None:

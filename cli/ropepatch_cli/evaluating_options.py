@@ -13,6 +13,22 @@ Lengths = Annotated[
         show_default="half, all and twice of the trained length",
     ),
 ]
+WindowLengths = Annotated[
+    str,
+    typer.Option(
+        "--lengths",
+        help="Tokens read: 2k,8k,32k (k = 1024); the longest is the window.",
+        show_default="half, all and twice of the trained length",
+    ),
+]
+CompareLengths = Annotated[
+    str,
+    typer.Option(
+        "--lengths",
+        help="Tokens: 4k,8k,16k (k = 1024).",
+        show_default="0.5, 1, 2, 4 times the trained length, up to --factor",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(

@@ -36,7 +36,7 @@ def _depth_rows(listing: Listing, grid: "NeedleGrid") -> None:
 
     for depth in grid.depths:
         cells = [grid.cells[length, depth] for length in grid.lengths]
-        listing.add(f"{depth:g}%", *(_share(c.exact, c.failed) for c in cells))
+        listing.add(numbers.depth(depth), *(_share(c.exact, c.failed) for c in cells))
     scores = list(grid.by_length.values())
     listing.add("all", *(_share(s.exact, s.failed) for s in scores))
     listing.add("95 %", *(numbers.interval(s.low, s.high) for s in scores))

@@ -13,11 +13,11 @@ from ropepatch.errors import EvaluationError
 from ropepatch.evaluate.sentences import sentences
 from ropepatch.evaluate.tokens import Tokens
 
-_END = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+")
+_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*|\n+")
 _BATCH = 256
 """Sentences per call of the tokenizer."""
-_LONGEST = 600
-"""Characters of a sentence; what goes on without a stop is cut between words."""
+_LONGEST = 240
+"""Characters of a sentence; what goes on without a stop is cut, between words if it has any."""
 _SUFFIXES = (".txt", ".md", ".text", ".rst")
 
 
@@ -96,7 +96,9 @@ def read_texts(path: Path) -> list[tuple[str, str]]:
 def cut(text: str) -> Iterator[str]:
     """Sentences of a text, white space made single."""
     for part in _END.split(text):
-        words = part.split()
+        words = [
+            word[i : i + _LONGEST] for word in part.split() for i in range(0, len(word), _LONGEST)
+        ]
         while words:
             size, n = 0, 0
             while n < len(words) and size + len(words[n]) <= _LONGEST:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from ropepatch.evaluate.reader import Reader, cache_of
 
-_BLOCK_BYTES = 64 * 1024**2
+_BLOCK_BYTES = 32 * 1024**2
 """Of float32 logits at once; the loss needs about three times as much."""
 _FACTORS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier_scale")
 _PROBE = 4

@@ -47,8 +47,9 @@ class NeedleGrid:
 
     task: str
     lengths: tuple[int, ...]
-    depths: tuple[float, ...]
-    cells: Mapping[tuple[int, float], Score]
+    depths: tuple[float | None, ...]
+    """None alone for a task that is about the whole text."""
+    cells: Mapping[tuple[int, float | None], Score]
     """By length and depth; every pair is there."""
     by_length: Mapping[int, Score]
     """Over all depths and trials."""

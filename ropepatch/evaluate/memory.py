@@ -1,5 +1,6 @@
 """What a run will need, from the config, before weights are loaded."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,11 +114,13 @@ def need(
 
 
 def free_bytes(device_type: str) -> int:
-    """Memory that is free on a device, all GPUs together."""
-    if device_type == "cuda":
+    """Memory that is free on a device ("cpu", "cuda:1"); for "cuda" on all GPUs together."""
+    kind, _, number = device_type.partition(":")
+    if kind == "cuda":
         import torch
 
-        return sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
+        numbers = [int(number)] if number else range(torch.cuda.device_count())
+        return sum(torch.cuda.mem_get_info(i)[0] for i in numbers)
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -137,28 +140,41 @@ def fitting_chunk(most: int, fits: Any) -> int | None:
     return None
 
 
-def check(found: Need, free: int, config: Any, *, length: int, dtype_bytes: int) -> None:
+def check(cost: Callable[[int], Need], free: int, *, length: int, dtype_bytes: int) -> None:
     """Refuse what cannot fit.
+
+    Args:
+        cost: What a text of so many tokens needs.
+        free: Bytes.
+        length: Tokens, the longest text.
+        dtype_bytes: Per value.
 
     Raises:
         EvaluationError: with what would fit.
     """
-    room = int(free * _SPARE)
+    room, found = int(free * _SPARE), cost(length)
     if found.total <= room:
         return
-    rest = room - found.weights - found.chunk
+    smaller = "" if dtype_bytes <= 2 else "; --dtype bfloat16 takes half of that"
     if found.weights >= room:
         hint = "the weights alone do not fit; use a smaller --dtype, or --device-map auto"
+    elif fits := _longest(length, lambda tokens: cost(tokens).total <= room):
+        hint = f"up to {fits:,} tokens would fit{smaller}"
     else:
-        per_token = max(found.cache / length, 1)
-        fits = int(max(rest, 0) / per_token) // 1024
-        hint = f"lengths up to {fits}k would fit" if fits else "no length would fit"
-        if dtype_bytes > 2:
-            hint += "; --dtype bfloat16 halves it"
+        hint = f"no length would fit{smaller}"
     raise EvaluationError(
         f"{length:,} tokens need about {found}, of which {gib(free)} are free: {hint}. "
         "--no-memory-check tries all the same."
     )
+
+
+def _longest(most: int, fits: Callable[[int], bool]) -> int:
+    """The longest text that fits, in steps of 1,024 tokens; 0 if none does."""
+    low, high = 0, most // 1024
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle * 1024) else (low, middle - 1)
+    return low * 1024
 
 
 def gib(size: float) -> str:

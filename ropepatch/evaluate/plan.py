@@ -159,8 +159,12 @@ def parse_depths(text: str) -> tuple[float, ...]:
         raise EvaluationError(
             f"depths {text!r}: write START:STOP:STEP as in 0:100:10, or a list as in 0,50,100."
         ) from None
-    if not (math.isfinite(step) and step > 0 and math.isfinite(stop - start)):
-        raise EvaluationError(f"depths {text!r}: the step must be above 0.")
+    if not math.isfinite(start + stop + step):
+        raise EvaluationError(f"depths {text!r}: write numbers from 0 to 100.")
+    if step <= 0 or stop < start:
+        raise EvaluationError(
+            f"depths {text!r}: the step must be above 0, and the end not before the start."
+        )
     count = math.floor((stop - start) / step + 1e-9) + 1
     if count > _MOST_DEPTHS:
         raise EvaluationError(f"depths {text!r} are {count:,}; take at most {_MOST_DEPTHS:,}.")

@@ -12,7 +12,7 @@ from ropepatch.evaluate.haystack import Haystack
 from ropepatch.evaluate.plan import NeedlePlan
 from ropepatch.evaluate.tasks.base import Item, Task
 from ropepatch.evaluate.tasks.table import task_named
-from ropepatch.evaluate.tokens import Frame, Tokens
+from ropepatch.evaluate.tokens import Frame, Tokens, check_ids
 
 _SPARE = {"likelihood": 0, "generate": 8, "chat": 32}
 """Tokens that a generated answer may need beyond the answer itself."""
@@ -66,15 +66,19 @@ class PromptMaker:
             for cell in group:
                 yield from self._text(task, length, trial, (cell.depth,), [cell])
 
-    def check(self, cells: Sequence[Cell]) -> None:
+    def check(self, cells: Sequence[Cell], vocabulary: int | None = None) -> None:
         """Try one cell of every text, so that none is refused halfway.
 
+        Args:
+            cells: All that will be asked.
+            vocabulary: Token ids that the model can read, if known.
+
         Raises:
-            EvaluationError: as `prompts`.
+            EvaluationError: as `prompts`, or the tokenizer is another model's.
         """
         first = {(cell.task, cell.length, cell.trial): cell for cell in reversed(cells)}
-        for _ in self.prompts(list(first.values())):
-            pass
+        for prompt in self.prompts(list(first.values())):
+            check_ids(prompt.ids, vocabulary)
 
     def _shortest(self, error: "_TooShortError") -> int:
         """A length that holds all trials, while one token less does not.
@@ -104,8 +108,6 @@ class PromptMaker:
 
     def budget(self, task: Task) -> int:
         """Tokens of the longest answer that the plan asks for, or what the user says."""
-        if self._plan.answer_tokens is not None:
-            return self._plan.answer_tokens
         if task.name not in self._budgets:
             longest = 0
             for length in self._plan.lengths:
@@ -115,7 +117,13 @@ class PromptMaker:
                     items = task.items(self._rng(task, length, trial), depths)
                     longest = max([longest, *(len(self._ending(item).answer) for item in items)])
             kind = "chat" if self._chat and self._scoring == "generate" else self._scoring
-            self._budgets[task.name] = longest + _SPARE[kind]
+            asked = self._plan.answer_tokens
+            if asked is not None and asked < longest:
+                raise EvaluationError(
+                    f"answers of '{task.name}' take up to {longest} tokens; {asked} "
+                    "(--answer-tokens) are too few."
+                )
+            self._budgets[task.name] = longest + _SPARE[kind] if asked is None else asked
         return self._budgets[task.name]
 
     def _rng(self, task: Task, length: int, trial: int) -> Random:

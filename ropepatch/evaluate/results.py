@@ -5,6 +5,7 @@ A run's folder holds `run.json` (what was asked, of which model, with which vers
 finished work; a line torn in the middle is dropped when the run goes on.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -76,7 +77,7 @@ class ResultsFolder:
     def _write_or_compare(self) -> None:
         path = self.folder / RUN
         if not path.exists():
-            if any(self.folder.glob("*.jsonl")) or any(self.folder.glob("*.json")):
+            if any(not entry.name.startswith(".") for entry in self.folder.iterdir()):
                 raise EvaluationError(
                     f"{self.folder} holds other things than a ropepatch run; choose a new folder."
                 )
@@ -127,7 +128,8 @@ class ResultsFolder:
         """Let others in."""
         for file in (self._file, self._lock):
             if file is not None:
-                file.close()
+                with contextlib.suppress(OSError):  # a full disk, of which was told already
+                    file.close()
         self._file = self._lock = None
 
     def __enter__(self) -> Self:

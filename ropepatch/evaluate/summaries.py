@@ -20,6 +20,7 @@ from ropepatch.evaluate.measures import (
     Tally,
     finite,
 )
+from ropepatch.evaluate.tasks.table import TASKS
 
 Record = Mapping[str, Any]
 
@@ -54,19 +55,17 @@ def needle_summary(
     rows, plan = _latest(records, _NEEDLE_KEY), plan or {}
     tasks = _names([*plan.get("tasks", ()), *(row["task"] for row in rows)])
     lengths = sorted({*plan.get("lengths", ()), *(row["length"] for row in rows)})
-    depths = sorted({*map(float, plan.get("depths", ())), *(float(row["depth"]) for row in rows)})
     grids = []
     for task in tasks:
         own = [row for row in rows if row["task"] == task]
-        groups: dict[tuple[int, float], list[Record]] = {
+        depths = _depths(task, own, plan)
+        groups: dict[tuple[int, float | None], list[Record]] = {
             (length, depth): [] for length in lengths for depth in depths
         }
         for row in own:
-            groups[row["length"], float(row["depth"])].append(row)
+            groups[row["length"], _depth(row["depth"])].append(row)
         cells = {place: _score(group) for place, group in groups.items()}
-        grids.append(
-            NeedleGrid(task, tuple(lengths), tuple(depths), cells, _by_length(own, lengths))
-        )
+        grids.append(NeedleGrid(task, tuple(lengths), depths, cells, _by_length(own, lengths)))
     failures = Counter(
         (f"{row['task']} at {row['length']:,} tokens", str(row["failed"]))
         for row in rows
@@ -79,6 +78,18 @@ def needle_summary(
         sum(row.get("tokens") or 0 for row in rows),
         tuple(Failure(what, why, count) for (what, why), count in failures.items()),
     )
+
+
+def _depths(task: str, rows: Sequence[Record], plan: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """Of a task; None alone for one that is about the whole text."""
+    if task in TASKS and not TASKS[task].has_depth:
+        return (None,)
+    found = {_depth(depth) for depth in [*plan.get("depths", ()), *(row["depth"] for row in rows)]}
+    return tuple(sorted(found, key=lambda depth: -1.0 if depth is None else depth))
+
+
+def _depth(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def perplexity_summary(records: Iterable[Record]) -> PerplexitySummary:

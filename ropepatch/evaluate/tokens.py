@@ -1,14 +1,20 @@
 """A tokenizer as evaluation needs it: texts that continue each other, special tokens once."""
 
+import hashlib
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ropepatch.errors import EvaluationError
 
 _ANCHOR = "."
+_PROBE = (
+    " Fifteen vexed quizzes jumped; the lighthouse keeper's 48,135 gulls (\u00fc\u00df\u4e2d) flew."
+)
 _MARK = "QXJZKVWQ"
 _INSTRUCT = re.compile(r"(^|[-_./ ])(instruct|chat|it|sft|dpo|rlhf|assistant)([-_./ ]|$)", re.I)
 
@@ -72,6 +78,12 @@ class Tokens:
                 return tuple(with_special[:k])
         return ()
 
+    def digest(self) -> str:
+        """What tells it from another tokenizer, or from itself under another template."""
+        said = [self.following([_PROBE])[0], self.leading(), self.end(), len(self.tokenizer)]
+        template = getattr(self.tokenizer, "chat_template", None)
+        return hashlib.sha256(repr([said, template]).encode()).hexdigest()[:16]
+
     def plain_frame(self) -> Frame:
         """A text as it is."""
         return Frame(self.leading(), ())
@@ -100,7 +112,10 @@ class Tokens:
         message = [{"role": "user", "content": _MARK}]
         try:
             text = self.tokenizer.apply_chat_template(
-                message, add_generation_prompt=True, tokenize=False
+                message,
+                add_generation_prompt=True,
+                tokenize=False,
+                enable_thinking=False,  # an answer has no room for it; others take no notice
             )
         except Exception as error:  # a template is a program of somebody else's
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -140,6 +155,19 @@ class Tokens:
         """The end-of-sequence token."""
         value = getattr(self.tokenizer, "eos_token_id", None)
         return None if value is None else int(value)
+
+
+def check_ids(ids: np.ndarray, vocabulary: int | None) -> None:
+    """Refuse token ids that a model cannot read.
+
+    Raises:
+        EvaluationError: the tokenizer is another model's.
+    """
+    if vocabulary is not None and ids.size and int(ids.max()) >= vocabulary:
+        raise EvaluationError(
+            f"the tokenizer gives token {int(ids.max()):,}, the model knows {vocabulary:,}; it is "
+            "another model's tokenizer."
+        )
 
 
 def _added(tokenizer: Any) -> list[int]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ropepatch.errors import EvaluationError
 from ropepatch.evaluate.plan import PerplexityPlan
-from ropepatch.evaluate.tokens import Tokens
+from ropepatch.evaluate.tokens import Tokens, check_ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +26,24 @@ class Window:
 class Corpus:
     """Documents as token ids."""
 
-    def __init__(self, plan: PerplexityPlan, tokens: Tokens, texts: list[tuple[str, str]]) -> None:
-        """Tokenise; documents shorter than the shortest length are left out.
+    def __init__(
+        self,
+        plan: PerplexityPlan,
+        tokens: Tokens,
+        texts: list[tuple[str, str]],
+        vocabulary: int | None = None,
+    ) -> None:
+        """Tokenise.
+
+        Args:
+            plan: How they are read.
+            tokens: Of the model.
+            texts: Documents, each with a name.
+            vocabulary: Token ids that the model can read, if known.
 
         Raises:
-            EvaluationError: no document is long enough for the longest length, or a special token
-                that the plan asks for is missing.
+            EvaluationError: no document is long enough for the longest length, a special token
+                that the plan asks for is missing, or the tokenizer is another model's.
         """
         self.plan = plan
         self.leading = _leading(plan, tokens)
@@ -51,6 +63,10 @@ class Corpus:
         self.documents = {
             _unique(name, i, rows): np.asarray(ids, np.int32) for i, (name, ids) in enumerate(rows)
         }
+        for ids in self.documents.values():
+            check_ids(ids, vocabulary)
+        if (least := len(self.leading) + 2) > plan.lengths[0]:
+            raise EvaluationError(f"a length of {plan.lengths[0]} scores nothing; take {least} up.")
         self.tokens = sum(len(ids) for ids in self.documents.values())
         longest = max((len(ids) for ids in self.documents.values()), default=0)
         need = plan.lengths[-1] - len(self.leading)

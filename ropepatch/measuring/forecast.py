@@ -22,8 +22,10 @@ def forecast(subject: Subject, reader: Any, ahead: "Outlook") -> str:
     ids = torch.arange(_PROBE, device=reader.device)[None] % config.vocab_size
     with torch.inference_mode(), reader.at_length(_PROBE):
         reader.extend(None, ids)
+        _settled()
         began = time.monotonic()
         reader.extend(None, ids)
+        _settled()
         per_token = (time.monotonic() - began) / _PROBE
     reader.forwarded = 0
     width = config.num_attention_heads * (
@@ -40,3 +42,11 @@ def _time(seconds: float) -> str:
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _settled() -> None:
+    """What was asked of a GPU is done."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

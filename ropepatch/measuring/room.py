@@ -50,18 +50,23 @@ def check_memory(candidate: Candidate, longest: int, settings: Settings, copies:
     Raises:
         EvaluationError: more than is free.
     """
-    from ropepatch.evaluate.memory import check, free_bytes, gib, need
+    from ropepatch.evaluate.memory import Need, check, free_bytes, gib, need
     from ropepatch.evaluate.reader import LEAST_CHUNK
 
     config = candidate.config().get_text_config(decoder=True)
-    size, free = candidate.dtype_bytes(), free_bytes(candidate.device().partition(":")[0])
+    device = candidate.device()
+    spread = candidate.opening.device_map is not None or ":" in device or device != "cuda"
+    size, free = candidate.dtype_bytes(), free_bytes(device if spread else f"{device}:0")
     words: dict[str, Any] = {
         "parameters": candidate.parameters(),
-        "length": longest,
         "dtype_bytes": size,
         "eager": candidate.opening.attention == "eager",
     }
-    least = need(config, chunk=settings.chunk or LEAST_CHUNK * 8, copies=1, **words)
-    check(least, free, config, length=longest, dtype_bytes=size)
-    usual = need(config, chunk=settings.chunk or 1024, copies=copies, **words)
+
+    def least(length: int) -> Need:
+        chunk = settings.chunk or 8 * LEAST_CHUNK
+        return need(config, length=length, chunk=chunk, copies=1, **words)
+
+    check(least, free, length=longest, dtype_bytes=size)
+    usual = need(config, length=longest, chunk=settings.chunk or 1024, copies=copies, **words)
     return f"memory at the peak: about {usual}, {gib(free)} free"

@@ -74,13 +74,14 @@ def needle(
     reader = reader_of(subject, max(plan.lengths), settings)
     maker = PromptMaker(plan, subject.tokens, straw, chat=words.chat, scoring=words.scoring)
     cells = cells_of(plan)
-    maker.check(cells)
+    maker.check(cells, subject.vocabulary)
     asked = {
         "kind": "needle",
         "plan": plan.to_dict(),
         "scoring": words.scoring,
         "chat": words.chat,
         "haystack": digest,
+        "ends": list(subject.ends()) if words.scoring == "generate" else None,
         **_model_words(subject),
     }
     results = ResultsFolder(folder, asked, {**_about(subject, settings), **(about or {})})
@@ -128,7 +129,7 @@ def perplexity(
     from ropepatch.evaluate.perplexity import PerplexityRun
     from ropepatch.evaluate.windows import Corpus
 
-    corpus = Corpus(plan, subject.tokens, texts)
+    corpus = Corpus(plan, subject.tokens, texts, subject.vocabulary)
     reader = reader_of(subject, max(plan.lengths), settings)
     digest = hashlib.sha256("\0".join(text for _, text in texts).encode()).hexdigest()[:16]
     asked = {
@@ -214,6 +215,7 @@ def _model_words(subject: Subject) -> dict[str, Any]:
     converted = read_conversion(subject.model.config.to_dict())
     return {
         "model": subject.fingerprint,
+        "tokenizer": subject.tokens.digest(),
         "recipe": None if patch is None else patch.recipe.to_dict(),
         "conversion": None if converted is None else converted["conversion"],
         "dtype": subject.dtype,

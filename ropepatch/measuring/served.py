@@ -73,6 +73,7 @@ def served_needle(
         "chat": words.chat,
         "haystack": digest,
         "model": served_model,
+        "tokenizer": tokens.digest(),
         "endpoint": served.url,
     }
     about = {

@@ -1,20 +1,17 @@
 """The model that is measured: looked at, weighed, then loaded."""
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.source import find_source
-from ropepatch.config_json.converted import erase_conversion
-from ropepatch.config_json.layout import Layout, read_layout
-from ropepatch.config_json.plan import STAMP, erase_recipe
-from ropepatch.errors import CheckpointError, ConfigError, EvaluationError
+from ropepatch.config_json.layout import Layout
+from ropepatch.errors import CheckpointError, EvaluationError
 from ropepatch.extending import inspect
 from ropepatch.loading import load
+from ropepatch.measuring.identity import as_it_was, fingerprint, layout_of, print_of
 from ropepatch.measuring.ranks import Ranks, ranks
 from ropepatch.runtime.words import is_converted
 
@@ -76,13 +73,18 @@ class Subject:
         name = name or type(model).__name__
         if getattr(model, "get_output_embeddings", lambda: None)() is None:
             raise EvaluationError(f"{name} has no language-model head to measure.")
-        found = cls(name, model.eval(), Tokens(tokenizer), _layout_of(model), _print_of(model))
+        found = cls(name, model.eval(), Tokens(tokenizer), layout_of(model), print_of(model))
         return found
 
     @property
     def trained_length(self) -> int | None:
         """Tokens of pretraining."""
         return None if self.layout is None else self.layout.trained_length
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids that the model can read."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
 
     @property
     def device(self) -> str:
@@ -137,8 +139,16 @@ class Candidate:
 
         if self.ranks.state is not None:
             return str(self.ranks.state.device)
-        if self.opening.device != "auto":
-            return self.opening.device
+        asked = self.opening.device
+        if asked.startswith("cuda"):
+            number = asked.partition(":")[2] or "0"
+            if not number.isdigit() or int(number) >= torch.cuda.device_count():
+                raise EvaluationError(
+                    f"there is no device '{asked}' here: torch finds {torch.cuda.device_count()} "
+                    "CUDA devices."
+                )
+        if asked != "auto":
+            return asked
         if torch.cuda.is_available():
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
@@ -147,9 +157,13 @@ class Candidate:
         """Of its text part, transformers' own."""
         from ropepatch.model.skeleton import config_of, quiet
 
-        raw: Mapping[str, Any] = erase_recipe(self.raw) if STAMP in self.raw else self.raw
+        raw = dict(as_it_was(self.raw))
         with quiet():
-            config = config_of(dict(raw), self.folder, remote_code=self.opening.remote_code)
+            if is_converted(self.raw):  # the folder's own class is that of the converted model
+                from transformers import CONFIG_MAPPING
+
+                return CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
+            config = config_of(raw, self.folder, remote_code=self.opening.remote_code)
         return config
 
     def parameters(self) -> int:
@@ -231,40 +245,14 @@ def tokens_of(folder: str, *, remote_code: bool = False) -> "Tokens":
     from ropepatch.evaluate.tokens import Tokens
     from ropepatch.model.skeleton import quiet
 
+    if folder.startswith(("/", ".", "~")) and not Path(folder).expanduser().exists():
+        raise CheckpointError(f"the tokenizer {folder} does not exist.")
     try:
         with quiet():
             return Tokens(AutoTokenizer.from_pretrained(folder, trust_remote_code=remote_code))
     except Exception as error:  # files of somebody else, by whatever reader
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{folder} has no tokenizer that can be read: {reason}") from error
-
-
-def fingerprint(folder: Path) -> str:
-    """What tells one checkpoint from another: its config and the sizes of its weight files."""
-    found = hashlib.sha256((folder / "config.json").read_bytes())
-    weights = sorted((p.name, p.stat().st_size) for p in folder.glob("*.safetensors"))
-    found.update(json.dumps(weights).encode())
-    return found.hexdigest()[:16]
-
-
-def _layout_of(model: Any) -> Layout | None:
-    """How a live model turned before it was patched or converted."""
-    raw: Mapping[str, Any] = json.loads(model.config.to_json_string(use_diff=False))
-    try:
-        if is_converted(raw):
-            raw = erase_conversion(raw)
-        return read_layout(erase_recipe(raw) if STAMP in raw else raw)
-    except ConfigError:
-        return None  # nothing turns, or in a way that we do not know; it can be read all the same
-
-
-def _print_of(model: Any) -> str:
-    """What tells one live model from another: its shapes and a few of its numbers."""
-    found = hashlib.sha256()
-    for name, values in model.named_parameters():
-        some = values.detach().flatten()[:16].double().cpu().tolist()
-        found.update(json.dumps([name, list(values.shape), some]).encode())
-    return found.hexdigest()[:16]
 
 
 def _moved(model: Any, device: str) -> Any:

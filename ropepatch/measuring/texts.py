@@ -31,6 +31,8 @@ def texts_of(source: str | None, longest: int, windows: int) -> tuple[list[tuple
 
         text = "\n\n".join(sorted(topics.values(), key=len, reverse=True))
         return [("python-help", text)], "the topics of Python's help()"
+    if not source:
+        raise EvaluationError("--text is empty; name a file, a folder or a dataset.")
     path = Path(source).expanduser()
     if path.exists():
         texts = [(name, text) for name, text in read_texts(path) if text.strip()]

@@ -59,7 +59,7 @@ def draw_heat_map(
     axes.set_xticks(range(len(grid.lengths)), [short_length(n) for n in grid.lengths])
     step = -(-len(grid.depths) // _MOST_ROWS)
     kept = range(0, len(grid.depths), step)
-    axes.set_yticks(kept, [f"{grid.depths[i]:g}%" for i in kept])
+    axes.set_yticks(kept, [_depth(grid.depths[i]) for i in kept])
     if len(grid.lengths) > _MOST_COLUMNS:
         axes.tick_params(axis="x", labelrotation=90)
     axes.set_xlabel("length, tokens")
@@ -161,3 +161,7 @@ def save_heat_maps(
         CheckpointError: the picture cannot be written, or its suffix is unknown.
     """
     save(heat_maps(grids, columns, title), path)
+
+
+def _depth(value: float | None) -> str:
+    return "all" if value is None else f"{value:g}%"

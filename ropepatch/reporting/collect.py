@@ -10,6 +10,7 @@ from ropepatch.errors import EvaluationError, GeometryError
 from ropepatch.evaluate.measures import NeedleSummary, PerplexitySummary
 from ropepatch.evaluate.results import RESULTS, RUN, read_results, read_run
 from ropepatch.evaluate.summaries import needle_summary, perplexity_summary
+from ropepatch.evaluate.tasks.table import TASKS
 from ropepatch.geometry import Frequencies, RotaryGeometry
 
 DEEPEST = 3
@@ -51,7 +52,9 @@ class Run:
     def answers_per_length(self) -> int:
         """Needles that the plan asks at each length; 0 where it does not say."""
         plan = self.plan
-        cells = len(plan.get("tasks") or ()) * len(plan.get("depths") or ())
+        depths = len(plan.get("depths") or ())
+        whole = [task in TASKS and not TASKS[task].has_depth for task in plan.get("tasks") or ()]
+        cells = sum(1 if alone else depths for alone in whole)
         return cells * int(plan.get("trials") or 0)
 
 
@@ -132,7 +135,7 @@ def collect(folders: Sequence[Path]) -> tuple[Subject, ...]:
 
 
 def _runs_in(folder: Path, deeper: int) -> Iterator[Path]:
-    if (folder / RUN).is_file():
+    if (folder / RUN).is_file() and (deeper == DEEPEST or not _is_foreign(folder / RUN)):
         yield folder
         return
     if deeper == 0 or not folder.is_dir():
@@ -140,6 +143,17 @@ def _runs_in(folder: Path, deeper: int) -> Iterator[Path]:
     for inner in sorted(folder.iterdir()):
         if inner.is_dir() and not inner.name.startswith("."):
             yield from _runs_in(inner, deeper - 1)
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether somebody else's program has named a file like ours; a damaged one is ours."""
+    try:
+        words = json.loads(path.read_text(encoding="utf-8"))
+        return words["asked"]["kind"] not in KINDS
+    except (KeyError, TypeError):
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def read(folder: Path) -> Run:

@@ -130,14 +130,14 @@ def _needle_tables(found: NeedleSummary) -> Iterator[Table]:
 
 def _grid_table(grid: NeedleGrid) -> Table:
     rows = tuple(
-        (f"{depth:g}%", *(_cell(grid, length, depth) for length in grid.lengths))
+        (numbers.depth(depth), *(_cell(grid, length, depth) for length in grid.lengths))
         for depth in grid.depths
     )
     columns = ("depth", *(numbers.tokens(length) for length in grid.lengths))
     return Table(f"{grid.task}, exact by depth and length", columns, rows)
 
 
-def _cell(grid: NeedleGrid, length: int, depth: float) -> str:
+def _cell(grid: NeedleGrid, length: int, depth: float | None) -> str:
     score = grid.cells[length, depth]
     if score.exact is None:
         return "failed" if score.failed else numbers.NONE

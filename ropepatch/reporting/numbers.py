@@ -12,6 +12,11 @@ def share(value: float | None) -> str:
     return "0.01" if 0 < value < 0.005 else f"{value:.2f}"
 
 
+def depth(value: float | None) -> str:
+    """Where a needle lies."""
+    return "whole text" if value is None else f"{value:g}%"
+
+
 def interval(low: float | None, high: float | None) -> str:
     """Both ends."""
     return NONE if low is None or high is None else f"{low:.2f}–{high:.2f}"

@@ -51,19 +51,25 @@ def test_what_does_not_fit_is_refused_with_what_does() -> None:
     config = parts.config("llama")
     words: dict[str, Any] = {"parameters": 10**6, "chunk": 16, "dtype_bytes": 4, "eager": False}
     size = 64 * 1024
-    found = need(config, length=size, **words)
-    check(found, int(found.total / 0.95) + 1, config, length=size, dtype_bytes=4)
-    free = int((found.weights + found.chunk + found.cache // 4) / 0.95) + 1024
+
+    def cost(length: int) -> Need:
+        return need(config, length=length, **words)
+
+    found, small = cost(size), cost(16 * 1024)
+    check(cost, int(found.total / 0.95) + 1, length=size, dtype_bytes=4)
+    free = int(small.total / 0.95) + 1024
     with pytest.raises(EvaluationError) as caught:
-        check(found, free, config, length=size, dtype_bytes=4)
+        check(cost, free, length=size, dtype_bytes=4)
     said = str(caught.value)
     assert said.startswith(f"65,536 tokens need about {found}, of which")
-    assert "lengths up to 16k would fit; --dtype bfloat16 halves it." in said
-    check(need(config, length=16 * 1024, **words), free, config, length=1, dtype_bytes=4)
-    with pytest.raises(EvaluationError, match="the weights alone do not fit") as caught:
-        check(found, found.weights, config, length=size, dtype_bytes=4)
+    assert "up to 16,384 tokens would fit; --dtype bfloat16 takes half of that." in said
+    check(cost, free, length=16 * 1024, dtype_bytes=4)
+    with pytest.raises(EvaluationError):
+        check(cost, free, length=17 * 1024, dtype_bytes=4)
+    with pytest.raises(EvaluationError, match="the weights alone do not fit"):
+        check(cost, found.weights, length=size, dtype_bytes=4)
     with pytest.raises(EvaluationError, match="no length would fit") as caught:
-        check(Need(10, 10**6, 10), 100, config, length=100, dtype_bytes=2)
+        check(lambda length: Need(10, 10**6, 10), 100, length=100, dtype_bytes=2)
     assert "bfloat16" not in str(caught.value)
 
 

@@ -39,7 +39,6 @@ def test_what_is_no_length(text: str) -> None:
         ("5:5:1", (5.0,)),
         ("0, 50,100", (0.0, 50.0, 100.0)),
         ("", ()),
-        ("10:0:5", ()),
     ],
 )
 def test_depths(text: str, wanted: tuple[float, ...]) -> None:

@@ -8,12 +8,12 @@ from ropepatch_cli.evaluating_options import (
     Attention,
     ChatFlag,
     Chunk,
+    CompareLengths,
     Depths,
     Device,
     DeviceMap,
     Dtype,
     Haystack,
-    Lengths,
     MaxWindows,
     MemoryCheck,
     Out,
@@ -46,7 +46,7 @@ def compare(
     model: Model = "",
     methods: Methods = "none,pi,ntk,dynamic-ntk,yarn",
     factor: HowMuch = 4.0,
-    lengths: Lengths = "",
+    lengths: CompareLengths = "",
     only: Only = "",
     task: Tasks = "niah_single",
     depths: Depths = "0:100:25",
@@ -77,6 +77,8 @@ def compare(
 
     if only not in ("", "needle", "perplexity"):
         raise EvaluationError(f"--only {only}: write needle or perplexity.")
+    if only == "needle" and text is not None:
+        raise EvaluationError("--text is what perplexity reads; leave out --only needle.")
     opening = evaluating.opening(
         model,
         revision=revision,

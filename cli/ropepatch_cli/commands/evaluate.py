@@ -25,6 +25,7 @@ from ropepatch_cli.evaluating_options import (
     Text,
     Tokenizer,
     Trials,
+    WindowLengths,
 )
 from ropepatch_cli.options import Json, Model, RemoteCode, Revision
 
@@ -55,10 +56,11 @@ Buckets = Annotated[
     int, typer.Option("--buckets", help="Parts of the window, for the loss by place.")
 ]
 FinalTokens = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--final-tokens",
         help="Tokens at the window's end that are read under each length; 0 for none.",
+        show_default="256, at most half of the shortest length",
     ),
 ]
 Stride = Annotated[
@@ -78,8 +80,12 @@ LongPpl = Annotated[
     bool, typer.Option("--longppl", help="Also LongPPL: perplexity over key tokens.")
 ]
 ShortContext = Annotated[
-    str,
-    typer.Option("--short-context", help="LongPPL: tokens of the short context."),
+    str | None,
+    typer.Option(
+        "--short-context",
+        help="LongPPL: tokens of the short context.",
+        show_default="4k, at most a quarter of the longest length",
+    ),
 ]
 Judge = Annotated[
     str | None,
@@ -155,16 +161,16 @@ def needle(
 def perplexity(
     model: Model = "",
     text: Text = None,
-    lengths: Lengths = "",
+    lengths: WindowLengths = "",
     max_windows: MaxWindows = 4,
     output: Out = None,
     buckets: Buckets = 16,
-    final_tokens: FinalTokens = 256,
+    final_tokens: FinalTokens = None,
     stride: Stride = None,
     bos: BosFlag = None,
     join: Join = False,
     longppl: LongPpl = False,
-    short_context: ShortContext = "4k",
+    short_context: ShortContext = None,
     judge: Judge = None,
     prefill_chunk: Chunk = None,
     dtype: Dtype = "auto",
@@ -193,11 +199,9 @@ def perplexity(
     words: dict[str, Any] = {
         "max_windows": max_windows,
         "buckets": buckets,
-        "final_tokens": final_tokens or None,
         "stride": stride,
         "bos": "auto" if bos is None else "yes" if bos else "no",
         "join": join,
-        "key_context": evaluating.short_context(short_context) if longppl else None,
     }
     folder = evaluating.output_of(output, model, "perplexity")
     with evaluating.bar(quiet=as_json) as bar:
@@ -207,6 +211,9 @@ def perplexity(
             words,
             folder,
             evaluating.settings(bar, reuse=True, chunk=prefill_chunk),
+            final_tokens=final_tokens,
+            longppl=longppl,
+            short_context=short_context,
             text=text,
             judge=judge,
             memory_check=memory_check,

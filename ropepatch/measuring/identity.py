@@ -1,0 +1,58 @@
+"""What a model is, apart from what was done to it, and what tells it from another."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ropepatch.config_json.converted import erase_conversion
+from ropepatch.config_json.layout import Layout, read_layout
+from ropepatch.config_json.plan import STAMP, erase_recipe
+from ropepatch.errors import ConfigError
+from ropepatch.runtime.words import is_converted
+
+_SAMPLES, _SAMPLE = 64, 1024
+"""Places in a weight file, and bytes of each, that its fingerprint is made of."""
+
+
+def fingerprint(folder: Path) -> str:
+    """What tells one checkpoint from another: its config, and samples of its weight files.
+
+    Training changes every tensor, so a few kilobytes of each file tell, and hundreds of gigabytes
+    need not be read.
+    """
+    found = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        size = path.stat().st_size
+        found.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            for i in range(_SAMPLES):
+                file.seek(size * i // _SAMPLES)
+                found.update(file.read(_SAMPLE))
+    return found.hexdigest()[:16]
+
+
+def layout_of(model: Any) -> Layout | None:
+    """How a live model turned before it was patched or converted."""
+    raw = json.loads(model.config.to_json_string(use_diff=False))
+    try:
+        return read_layout(as_it_was(raw))
+    except ConfigError:
+        return None  # nothing turns, or in a way that we do not know; it can be read all the same
+
+
+def as_it_was(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config before ropepatch wrote into it."""
+    if is_converted(raw):
+        return erase_conversion(raw)
+    return erase_recipe(raw) if STAMP in raw else raw
+
+
+def print_of(model: Any) -> str:
+    """What tells one live model from another: its shapes and a few of its numbers."""
+    found = hashlib.sha256()
+    for name, values in model.named_parameters():
+        some = values.detach().flatten()[:16].double().cpu().tolist()
+        found.update(json.dumps([name, list(values.shape), some]).encode())
+    return found.hexdigest()[:16]
