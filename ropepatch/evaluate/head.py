@@ -41,20 +41,21 @@ class LossReader:
         if self._head is None:
             step = min(step, self._block)
         inputs = ids[:, :-1]
+        keep = step < inputs.shape[1]  # what is read in one go needs no cache
         for part in inputs.split(step, dim=1):
             stop = start + part.shape[1]
             skip = min(max(first - 1 - start, 0), part.shape[1])
-            states, cache = self._read(part, cache)
+            states, cache = self._read(part, cache, keep=keep)
             targets = ids[:, start + 1 + skip : stop + 1]
             if targets.shape[1]:
                 found.append(self._score(states[:, skip:], targets))
             start = stop
         return torch.cat(found, dim=1)
 
-    def _read(self, part: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
+    def _read(self, part: torch.Tensor, cache: Any, *, keep: bool) -> tuple[torch.Tensor, Any]:
         """States before the head (or logits, where the head cannot be told apart)."""
         reader = self.reader
-        words: dict[str, Any] = {"input_ids": part, "use_cache": True, "return_dict": True}
+        words: dict[str, Any] = {"input_ids": part, "use_cache": keep, "return_dict": True}
         if cache is not None:
             words[reader.cache_word] = cache
         model = reader.model if self._head is None else reader.model.base_model

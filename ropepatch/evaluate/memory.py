@@ -102,8 +102,10 @@ def need(
     hidden = int(config.hidden_size)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
     states = chunk * (8 * hidden + 3 * inner) * dtype_bytes
-    # A chunk on top of a cache is masked by a matrix of bytes, and of values where it is added.
-    scores = chunk * length * (1 + dtype_bytes)
+    # A chunk on top of a cache, or within a window, is masked by a matrix of bytes, and of values
+    # where it is added; a whole text is not.
+    masked = chunk < length or getattr(config, "sliding_window", None) is not None
+    scores = chunk * length * (1 + dtype_bytes) * masked
     if eager:
         scores += 2 * chunk * length * int(config.num_attention_heads) * 4
     one = cache_bytes(config, length, dtype_bytes)

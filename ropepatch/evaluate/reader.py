@@ -16,7 +16,7 @@ AtLength = Callable[[int], AbstractContextManager[Any]]
 """Holds a model's frequencies to those of a text of so many tokens."""
 
 LEAST_CHUNK = 16
-DEFAULT_CHUNK = 2048
+DEFAULT_CHUNK = 4096
 
 
 class Reader:

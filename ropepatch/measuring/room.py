@@ -7,8 +7,15 @@ from ropepatch.measuring.settings import Settings
 from ropepatch.measuring.subject import Candidate, Subject
 
 
-def reader_of(subject: Subject, longest: int, settings: Settings) -> Any:
-    """A reader of the model, its chunk chosen by the memory that is free."""
+def reader_of(subject: Subject, longest: int, settings: Settings, *, whole: bool = False) -> Any:
+    """A reader of the model, its chunk chosen by the memory that is free.
+
+    Args:
+        subject: Whose model.
+        longest: Tokens of the longest text.
+        settings: As asked.
+        whole: Whether a text is best read in one go, which then needs no cache.
+    """
     from ropepatch.evaluate.reader import LEAST_CHUNK, Reader
     from ropepatch.model.length_pins import length_pin
 
@@ -19,11 +26,12 @@ def reader_of(subject: Subject, longest: int, settings: Settings) -> Any:
         longest,
         subject.model.get_input_embeddings().weight,
         eager=subject.attention == "eager",
+        most=longest if whole else 0,
     )
     return Reader(subject.model, chunk=chunk, at_length=length_pin(subject.model))
 
 
-def chunk_of(config: Any, longest: int, weight: Any, *, eager: bool) -> int:
+def chunk_of(config: Any, longest: int, weight: Any, *, eager: bool, most: int = 0) -> int:
     """Tokens per forward that take at most a quarter of the memory that is free."""
     from ropepatch.evaluate.memory import fitting_chunk, free_bytes, need
     from ropepatch.evaluate.reader import DEFAULT_CHUNK, LEAST_CHUNK
@@ -41,7 +49,7 @@ def chunk_of(config: Any, longest: int, weight: Any, *, eager: bool) -> int:
         )
         return found.chunk <= room
 
-    return fitting_chunk(DEFAULT_CHUNK, fits) or LEAST_CHUNK
+    return fitting_chunk(max(DEFAULT_CHUNK, most), fits) or LEAST_CHUNK
 
 
 def check_memory(candidate: Candidate, longest: int, settings: Settings, copies: int) -> str:

@@ -130,7 +130,7 @@ def perplexity(
     from ropepatch.evaluate.windows import Corpus
 
     corpus = Corpus(plan, subject.tokens, texts, subject.vocabulary)
-    reader = reader_of(subject, max(plan.lengths), settings)
+    reader = reader_of(subject, max(plan.lengths), settings, whole=True)
     digest = hashlib.sha256("\0".join(text for _, text in texts).encode()).hexdigest()[:16]
     asked = {
         "kind": "perplexity",
@@ -186,7 +186,7 @@ def _judge(
 
     if judge is None:
         return KeyJudge(plan, subject.tokens)
-    other = LossReader(reader_of(judge, max(plan.lengths), settings))
+    other = LossReader(reader_of(judge, max(plan.lengths), settings, whole=True))
     return KeyJudge(plan, subject.tokens, other, judge.tokens)
 
 
