@@ -3,7 +3,7 @@
 #
 #   recipes/quickstart.sh [--full] [--gemma]
 #
-#   --full    also read a whole text of 16,384 tokens, before and after
+#   --full    also read a whole text of 16,384 tokens and hide facts in 12,288, before and after
 #   --gemma   also Gemma 3 270M (227 MB more): only its full-attention layers change
 #
 #   ROPEPATCH_VENV    the environment's folder (default: .venv in the repository)
@@ -11,7 +11,7 @@
 #   ROPEPATCH_CACHE   where models go (default: $XDG_CACHE_HOME/ropepatch, ~/.cache/ropepatch)
 #
 # The model is SmolLM2-135M-Instruct: 89 MB to download, 0.7 GB in the cache. After the download it
-# takes 2 minutes on two idle cores, 5 on busy ones; --full adds 4, --gemma 2.
+# takes 3 minutes on two idle cores, 6 on busy ones; --full adds 15, --gemma 2.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -98,8 +98,8 @@ echo "cache=$cache"
 fetch smollm2
 if [[ $gemma ]]; then fetch gemma3; fi
 started=$SECONDS
-echo "The rest takes about 2 minutes on two idle cores${full:+, and 4 more for --full}"
-again smollm2-yarn-x4 smollm2-restored smollm2-alibi
+echo "The rest takes about 3 minutes on two idle cores${full:+, and 15 more for --full}"
+again smollm2-yarn-x4 smollm2-restored smollm2-alibi tiny-compare
 
 run ropepatch inspect "$work/smollm2.gguf"
 run ropepatch extend --model "$work/smollm2.gguf" --method yarn --factor 4 \
@@ -116,6 +116,16 @@ run python recipes/far_loss.py "$work/smollm2-restored" "$work/smollm2-yarn-x4" 
 if [[ $full ]]; then
     run python recipes/far_loss.py "$work/smollm2-restored" "$work/smollm2-yarn-x4" --full \
         --plot "$work/far-loss-full.png"
+fi
+
+# What a longer context is for, on a model of 0.9M parameters that was trained for 256 tokens: facts
+# hidden at every depth of a text, before and after, as a heat map.
+run ropepatch compare --model recipes/models/tiny-retriever --methods none,pi,ntk,yarn --factor 4 \
+    --text ropepatch/evaluate/texts/prose.txt --depths 0:100:10 --output "$work/tiny-compare"
+if [[ $full ]]; then
+    again smollm2-compare
+    run ropepatch compare --model "$work/smollm2-restored" --methods none,yarn --factor 2 \
+        --lengths 4k,12k --depths 0,50,100 --output "$work/smollm2-compare"
 fi
 
 # The other command: linear biases in place of rotation, and what that costs before any training.

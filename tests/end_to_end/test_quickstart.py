@@ -36,6 +36,12 @@ def test_quickstart(tmp_path: Path) -> None:
     assert now > 10 * before, "a conversion alone breaks it"
     (written,) = tmp_path.glob("quickstart/*yarn*/ropepatch.json")
     assert written.is_file()
+    compared = tmp_path / "quickstart" / "tiny-compare"
+    assert (compared / "report.html").is_file()
+    assert (compared / "needle-niah_single.png").is_file()
+    scores = re.search(r"^none +\*1\.00 +\*1\.00 +\S+ +(\S+)$", done.stdout, re.MULTILINE)
+    assert scores, "within its window the tiny model finds everything"
+    assert float(scores[1]) < 0.3
     plain, patched = _losses_at("16,384", done.stdout)
     assert plain > 3 * patched, "at twice the trained length only the extended model can copy"
 
