@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ropepatch.errors import EvaluationError
+
 Work = TypeVar("Work")
 
 
@@ -28,10 +30,25 @@ class Ranks:
 
 
 def ranks(device: str) -> Ranks:
-    """As the environment says; a process of its own is the only one."""
-    if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+    """As the environment says; a process of its own is the only one.
+
+    Args:
+        device: As asked; "auto" is the CPU where there is nothing else.
+
+    Raises:
+        EvaluationError: the processes do not find each other, so each would do all of the work.
+    """
+    asked = int(os.environ.get("WORLD_SIZE", "1"))
+    if asked <= 1:
         return Ranks()
+    import torch
     from accelerate import PartialState
 
-    state = PartialState(cpu=device == "cpu")
+    gpus = torch.cuda.is_available() or torch.backends.mps.is_available()
+    state = PartialState(cpu=device == "cpu" or (device == "auto" and not gpus))
+    if state.num_processes != asked:
+        raise EvaluationError(
+            f"{asked} processes were started, but accelerate sees {state.num_processes} on device "
+            f"'{device}'; start them with torchrun or accelerate launch, one for each device."
+        )
     return Ranks(state.process_index, state.num_processes, state)

@@ -138,7 +138,8 @@ class Candidate:
         import torch
 
         if self.ranks.state is not None:
-            return str(self.ranks.state.device)
+            device = self.ranks.state.device
+            return "cpu" if device.type == "cpu" else str(device)
         asked = self.opening.device
         if asked.startswith("cuda"):
             number = asked.partition(":")[2] or "0"

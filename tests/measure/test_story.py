@@ -125,7 +125,7 @@ def test_two_processes_give_what_one_gives(retriever: Path, tmp_path: Path) -> N
     words += ["--depths", "0:100:25", "--trials", "2", "-o"]
     assert process(*words, "one", cwd=tmp_path).code == 0
     path = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     done = subprocess.run(
         [sys.executable, *launch, "-m", "ropepatch_cli", *words, "two"],
         cwd=tmp_path,

@@ -6,6 +6,7 @@ their wording is our own.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -45,7 +46,7 @@ class Item:
     """Sentences of it that have to fit, or its answer would be another."""
 
 
-class Task:
+class Task(ABC):
     """One kind of question. Knows no tokens: sentences in, sentences out."""
 
     name: ClassVar[str]
@@ -56,6 +57,7 @@ class Task:
     has_depth: ClassVar[bool] = True
     """Whether something lies at the depth of the cell."""
 
+    @abstractmethod
     def items(self, rng: Random, depths: Sequence[float]) -> tuple[Item, ...]:
         """Questions about one text, one for each depth; several for `shared` tasks only.
 
@@ -63,7 +65,6 @@ class Task:
             rng: What is drawn comes from it.
             depths: Where what is asked for lies, per cent.
         """
-        raise NotImplementedError
 
     def found(self, text: str, answers: Sequence[str]) -> tuple[bool, ...]:
         """Which answers a generated text gives.
