@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from ropepatch.errors import RopepatchError
     from ropepatch.extending import extend, inspect, restore
     from ropepatch.geometry import Frequencies, RotaryGeometry
+    from ropepatch.healing.plan import HealPlan
     from ropepatch.loading import load
+    from ropepatch.merging import merge
     from ropepatch.methods.table import METHODS
     from ropepatch.model.conversions import Conversion
     from ropepatch.model.converting import convert, revert
     from ropepatch.model.handle import Patch
     from ropepatch.model.patching import patch, patch_of
     from ropepatch.recipe import Recipe
+    from ropepatch.recovering.running import heal
     from ropepatch.verifying import verify
 
 _WHERE = {
@@ -28,14 +31,17 @@ _WHERE = {
     "METHODS": "ropepatch.methods.table",
     "Patch": "ropepatch.model.handle",
     "Frequencies": "ropepatch.geometry",
+    "HealPlan": "ropepatch.healing.plan",
     "Recipe": "ropepatch.recipe",
     "RopepatchError": "ropepatch.errors",
     "RotaryGeometry": "ropepatch.geometry",
     "convert": "ropepatch.model.converting",
     "convert_checkpoint": "ropepatch.converting",
     "extend": "ropepatch.extending",
+    "heal": "ropepatch.recovering.running",
     "inspect": "ropepatch.extending",
     "load": "ropepatch.loading",
+    "merge": "ropepatch.merging",
     "patch": "ropepatch.model.patching",
     "patch_of": "ropepatch.model.patching",
     "read_layout": "ropepatch.config_json.layout",
@@ -49,6 +55,7 @@ __all__ = [
     "Conversion",
     "ConversionRecipe",
     "Frequencies",
+    "HealPlan",
     "Patch",
     "Recipe",
     "RopepatchError",
@@ -57,8 +64,10 @@ __all__ = [
     "convert",
     "convert_checkpoint",
     "extend",
+    "heal",
     "inspect",
     "load",
+    "merge",
     "patch",
     "patch_of",
     "read_layout",

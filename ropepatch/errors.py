@@ -78,3 +78,11 @@ class EvaluationError(RopepatchError, ValueError):
 
 class EndpointError(EvaluationError):
     """A served model cannot be reached, or answers what cannot be read."""
+
+
+class HealingError(RopepatchError, ValueError):
+    """A recovery training cannot be run as asked: data, lengths, teacher, stages, goals, folder."""
+
+
+class HealingStoppedError(RopepatchError):
+    """A recovery training was told to stop; what it had done is saved, and can go on."""

@@ -13,7 +13,9 @@ from ropepatch_cli.commands import (
     convert,
     evaluate,
     extend,
+    heal,
     inspect,
+    merge,
     methods,
     report,
     restore,
@@ -21,6 +23,8 @@ from ropepatch_cli.commands import (
 )
 
 _INTERRUPTED = 130
+_STOPPED = 143
+"""As of a process that SIGTERM ended; what it had done is saved."""
 
 app = typer.Typer(
     name="ropepatch",
@@ -32,6 +36,8 @@ app = typer.Typer(
 
 app.command("extend")(extend.extend)
 app.command("convert")(convert.convert)
+app.command("heal")(heal.heal)
+app.command("merge")(merge.merge)
 app.command("inspect")(inspect.inspect)
 app.command("verify")(verify.verify)
 app.command("restore")(restore.restore)
@@ -66,7 +72,7 @@ def options(
 
 def main() -> None:
     """Run; a refusal is one line on stderr and exit code 2, a bug keeps its traceback."""
-    from ropepatch.errors import RopepatchError
+    from ropepatch.errors import HealingStoppedError, RopepatchError
 
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # Typer's; they cost 30 ms
     gc.set_threshold(50_000, 20, 20)  # importing allocates much and frees nothing
@@ -74,6 +80,9 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         app()
+    except HealingStoppedError as stopped:
+        print(f"ropepatch: {stopped}", file=sys.stderr)
+        raise SystemExit(_STOPPED) from None
     except RopepatchError as error:
         said = " ".join(str(error).splitlines())
         print(f"ropepatch: {said}", file=sys.stderr)

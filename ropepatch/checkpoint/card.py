@@ -11,6 +11,13 @@ _RESTORING = (
     "holds every value before and after."
 )
 
+_TRAINED = "<!-- ropepatch training: begin -->"
+_TRAINED_END = "<!-- ropepatch training: end -->"
+_UNTRUE = (
+    "The weights are unchanged, and were not trained for it.",
+    "The weights are unchanged.",
+)
+
 
 def add_section(card: str | None, rewrite: Rewrite, source_name: str) -> str:
     """The card with our section at its end; the section alone where there was none."""
@@ -21,6 +28,19 @@ def add_section(card: str | None, rewrite: Rewrite, source_name: str) -> str:
     if card is None:
         return section
     return f"{remove_section(card).rstrip()}\n\n{section}"
+
+
+def trained_section(card: str | None, lines: list[str]) -> str:
+    """The card of a model that was trained after its change: no section says otherwise."""
+    text = card or ""
+    for untrue in _UNTRUE:
+        text = text.replace(untrue, "The weights were trained afterwards, see below.")
+    text = text.replace(_RESTORING, "`ropepatch.json` holds every value before and after.")
+    section = "\n".join([_TRAINED, *lines, _TRAINED_END, ""])
+    start, end = text.find(_TRAINED), text.find(_TRAINED_END)
+    if 0 <= start < end:
+        text = text[:start].rstrip() + "\n" + text[end + len(_TRAINED_END) :].lstrip()
+    return f"{text.rstrip()}\n\n{section}" if text.strip() else section
 
 
 def remove_section(card: str) -> str:

@@ -65,6 +65,43 @@ def make_record(
     }
 
 
+def make_training_record(
+    training: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    source: Source,
+    *,
+    history: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """The record of weights that were trained after a change.
+
+    Args:
+        training: What was done, what was measured before and after, what reading back found.
+        checkpoint: What was trained.
+        source: Where that came from.
+        history: The `earlier_records` of what was trained.
+    """
+    return {
+        "format": FORMAT,
+        "ropepatch": __version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": sys.version.split(maxsplit=1)[0],
+        "source": {
+            "model": source.name,
+            "revision": source.revision,
+            "fingerprint": checkpoint.fingerprint(),
+        },
+        "training": dict(training),
+        "history": history,
+    }
+
+
+def was_trained(record: Mapping[str, Any]) -> bool:
+    """Whether weights were trained since a folder, or what it came from, was changed."""
+    history = record.get("history", [])
+    earlier = [r for r in history if isinstance(r, dict)] if isinstance(history, list) else []
+    return any("training" in one for one in (record, *earlier))
+
+
 def read_record(folder: Path) -> dict[str, Any] | None:
     """The record of a folder; None where there is none.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ropepatch.checkpoint.card import remove_section
 from ropepatch.checkpoint.folder import read_config, read_json
-from ropepatch.checkpoint.record import RECORD, read_record
+from ropepatch.checkpoint.record import RECORD, read_record, was_trained
 from ropepatch.checkpoint.sidecars import put_back, to_text
 from ropepatch.checkpoint.staging import read_text, replace_file
 from ropepatch.checkpoint.write import CARD
@@ -42,6 +42,13 @@ def restore(folder: Path) -> Restored:
     words = recipe if isinstance(recipe, dict) else {}
     method = str(words.get("method") or words.get("to") or "?")
     record = read_record(folder) or {}
+    if was_trained(record):
+        first = next((r for r in record.get("history", []) if isinstance(r, dict)), record)
+        base = first.get("source", {}).get("model")
+        raise CheckpointError(
+            f"the weights of {folder} were trained after the change, so the original config would "
+            f"fit them no longer; the original is where they came from ('{base}')."
+        )
     before: dict[str, dict[str, Any]] = record.get("before", {})
     files = []
     try:

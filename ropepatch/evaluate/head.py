@@ -4,19 +4,16 @@ A vocabulary of 262,144 words makes a mebibyte of logits a token. So the text mo
 and the head reads what comes out in blocks of a few megabytes.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from ropepatch.evaluate.reader import Reader, cache_of
+from ropepatch.heads import find_head
 
 _BLOCK_BYTES = 32 * 1024**2
 """Of float32 logits at once; the loss needs about three times as much."""
-_FACTORS = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier_scale")
-_PROBE = 4
-"""Tokens on which the head is compared with the model's own logits."""
 
 
 class LossReader:
@@ -25,7 +22,7 @@ class LossReader:
     def __init__(self, reader: Reader) -> None:
         """Find the model's head; where it is not plain, the model's own forward serves."""
         self.reader = reader
-        self._head = _find_head(reader.model, reader.device)
+        self._head = find_head(reader.model, reader.device)
         vocabulary = int(reader.model.get_output_embeddings().weight.shape[0])
         self._block = max(_BLOCK_BYTES // (4 * vocabulary), 1)
 
@@ -72,46 +69,3 @@ class LossReader:
             loss = cross_entropy(logits.float(), truth.to(logits.device), reduction="none")
             parts.append(loss.double().cpu())
         return torch.cat(parts).view(targets.shape)
-
-
-def _find_head(model: Any, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What turns the text model's states into the model's logits; None if none of ours does.
-
-    The candidates are the output embedding alone, with a factor of the config, and with a soft
-    cap; one counts only if it gives the model's own logits on a few tokens.
-    """
-    head, base = model.get_output_embeddings(), model.base_model
-    if head is None or base is model:
-        return None
-    config = model.config.get_text_config(decoder=True)
-    cap = getattr(config, "final_logit_softcapping", None)
-    factors = [1.0]
-    for name in _FACTORS:
-        value = getattr(config, name, None)
-        if isinstance(value, int | float) and value not in (0, 1):
-            factors += [float(value), 1 / float(value)]
-    probe = torch.arange(_PROBE, device=device)[None] + 1
-    with torch.inference_mode():
-        wanted = model(input_ids=probe, use_cache=False, return_dict=True).logits.float()
-        output = base(input_ids=probe, use_cache=False, return_dict=True)
-        states = getattr(output, "last_hidden_state", None)
-        if states is None or states.shape[-1] != head.weight.shape[1]:
-            return None
-        for factor in factors:
-            made = _logits(head, factor, cap)
-            found = made(states[0]).float().to(wanted.device)
-            if torch.allclose(found, wanted[0], rtol=1e-4, atol=1e-4):
-                return made
-    return None
-
-
-def _logits(head: Any, factor: float, cap: float | None) -> Callable[[torch.Tensor], torch.Tensor]:
-    def logits(states: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = head(states)
-        if factor != 1:
-            found = found * factor
-        if cap:
-            found = cap * torch.tanh(found / cap)
-        return found
-
-    return logits

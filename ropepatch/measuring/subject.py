@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ropepatch.checkpoint.fingerprint import fingerprint
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.source import find_source
 from ropepatch.config_json.layout import Layout
 from ropepatch.errors import CheckpointError, EvaluationError
 from ropepatch.extending import inspect
 from ropepatch.loading import load
-from ropepatch.measuring.identity import as_it_was, fingerprint, layout_of, print_of
+from ropepatch.measuring.identity import as_it_was, layout_of, print_of
 from ropepatch.measuring.ranks import Ranks, ranks
 from ropepatch.runtime.words import is_converted
 

@@ -1,0 +1,133 @@
+"""From trained weights to a checkpoint that is proven to be what was trained."""
+
+import gc
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ropepatch.checkpoint.trained import write_trained
+from ropepatch.errors import VerificationError
+from ropepatch.healing.run_folder import RunFolder
+from ropepatch.healing.store import Store
+from ropepatch.healing.weights import cast, dtype_of
+from ropepatch.loading import load
+from ropepatch.merging import merged_weights
+from ropepatch.recovering.case import Case
+from ropepatch.recovering.training import Trained, files_of, logits_of
+
+_EXACT, _ROUNDED = 1e-4, 5e-2
+"""Of the largest logit: how far the reloaded model may be off, without and with rounding to 16
+bits."""
+
+
+def finish(case: Case, folder: RunFolder, store: Store, found: Trained) -> Mapping[str, Any]:
+    """Merge, round, write, read back, measure.
+
+    Raises:
+        VerificationError: the reloaded model is not the trained one.
+        CheckpointError: the target cannot be written.
+    """
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if case.adapter:
+        from ropepatch.recovering.adapter_folder import write_adapter
+
+        return write_adapter(case, folder, training_words(case, store, found))
+    weights = folder.trained
+    if case.plan.lora is not None:
+        case.way.say("merging the adapter")
+        weights = folder.path / "merged"
+        shutil.rmtree(weights, ignore_errors=True)
+        merged_weights(case.patient.folder, folder.trained, weights)
+    dtype = dtype_of(files_of(case.patient.folder))
+    cast(weights, dtype)
+
+    def proved(stage: Path) -> Mapping[str, Any]:
+        case.way.say("reading the result back")
+        model: Any = load(stage, remote_code=case.way.remote_code, dtype=torch.float32).eval()
+        error = compared(model, found, exact=dtype == torch.float32)
+        after = found.checks.measure(model, found.steps)
+        words = training_words(case, store, found)
+        words["measured"]["after"] = after
+        return {**words, "proof": {"logits_error": error, "dtype": str(dtype).partition(".")[2]}}
+
+    return write_trained(
+        case.patient.checkpoint,
+        case.patient.source,
+        weights,
+        case.target,
+        proved=proved,
+        lines=card_lines,
+        remote_code=case.way.remote_code,
+    )
+
+
+def compared(model: Any, found: Trained, *, exact: bool) -> float:
+    """How far the logits of a reloaded model are from those of the trained one.
+
+    Raises:
+        VerificationError: farther than rounding explains.
+    """
+    logits = logits_of(model, found.probe[None])
+    error = float((logits - found.logits).abs().max())
+    allowed = (_EXACT if exact else _ROUNDED) * max(float(found.logits.abs().max()), 1.0)
+    if not error <= allowed:  # also NaN
+        raise VerificationError(
+            f"the saved model gives other logits than the trained one (by {error:.2g}, at most "
+            f"{allowed:.2g} is rounding); nothing was written, the trained weights are kept."
+        )
+    return error
+
+
+def training_words(case: Case, store: Store, found: Trained) -> dict[str, Any]:
+    """The training, for the record."""
+    plan = case.plan
+    return {
+        "plan": plan.to_dict(),
+        "steps": found.steps,
+        "best_step": found.best_step,
+        "reached": found.reached if plan.until else None,
+        "tokens": found.steps * plan.batch * plan.seq_len,
+        "passes": round(found.passes, 3),
+        "data": {
+            "sources": list(case.sources.names),
+            "fingerprint": store.about.fingerprint,
+            "tokens": store.about.tokens,
+            "held_out": store.about.held_out,
+            "documents": store.about.documents,
+            "left_out": store.about.left_out,
+        },
+        "teacher": None
+        if case.master is None
+        else {"model": case.master.name, "fingerprint": case.master.fingerprint()},
+        "measured": {
+            "lengths": list(found.checks.lengths),
+            "original": dict(found.original),
+            "before": dict(found.before),
+        },
+        "losses": found.losses,
+        "command": case.way.command,
+        "notes": list(found.notes),
+    }
+
+
+def card_lines(training: Mapping[str, Any]) -> list[str]:
+    """For people, in the model card."""
+    plan, measured = training["plan"], training["measured"]
+    what = "all weights" if plan["lora"] is None else f"adapters of rank {plan['lora']}, merged"
+    lines = [
+        "## Recovery training",
+        "",
+        f"Trained with ropepatch after the change above: {training['steps']} steps, "
+        f"{training['tokens']:,} tokens in sequences of up to {plan['seq_len']:,}; {what}.",
+        "",
+    ]
+    for name in measured.get("after", {}):
+        before, after = measured["before"].get(name), measured["after"][name]
+        was = "" if before is None else f"{before:.4g} before, "
+        lines.append(f"- {name}: {was}{after:.4g} after")
+    return lines
