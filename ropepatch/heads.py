@@ -36,16 +36,17 @@ def find_head(model: Any, device: torch.device) -> Head | None:
         if states is None or states.shape[-1] != head.weight.shape[1]:
             return None
         for factor in factors:
-            made = _logits(head, factor, cap)
+            made = _logits(model, factor, cap)
             found = made(states[0]).float().to(wanted.device)
             if torch.allclose(found, wanted[0], rtol=1e-4, atol=1e-4):
                 return made
     return None
 
 
-def _logits(head: Any, factor: float, cap: float | None) -> Head:
+def _logits(model: Any, factor: float, cap: float | None) -> Head:
     def logits(states: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = head(states)
+        # asked for each time: adapters put another in its place where embeddings are tied
+        found: torch.Tensor = model.get_output_embeddings()(states)
         if factor != 1:
             found = found * factor
         if cap:

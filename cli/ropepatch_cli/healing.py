@@ -76,6 +76,7 @@ def heal(
     attention: str | None,
     revision: str | None,
     remote_code: bool,
+    plot: Path | None,
     as_json: bool,
 ) -> None:
     """Run, and show what came out."""
@@ -112,6 +113,18 @@ def heal(
         _foretold(done, as_json=as_json)
     elif done.training is not None:
         _told(done, done.training, as_json=as_json)
+        if plot is not None:
+            _drawn(plot, done.training, done.target, as_json=as_json)
+
+
+def _drawn(plot: Path, training: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
+    from ropepatch.plots import save_training
+    from ropepatch_cli.render import wrote
+
+    plot = plot if plot.suffix else plot.parent / f"{plot.name}.png"
+    lengths = training["measured"]["lengths"]
+    save_training(plot, target.name, training["losses"], training["checks"], lengths)
+    wrote(plot, as_json=as_json)
 
 
 def _foretold(done: "Healed", *, as_json: bool) -> None:

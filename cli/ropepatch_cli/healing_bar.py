@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ropepatch_cli.terminal import dim, line
 
 if TYPE_CHECKING:
-    from ropepatch.healing.trainer import Progress as Done
+    from ropepatch.healing.following import Progress as Done
 
 _SECONDS = 20
 """Between two lines where no terminal looks."""

@@ -225,6 +225,15 @@ HealRecipe = Annotated[
         show_default=False,
     ),
 ]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        help="Draw loss and measurements to this file.",
+        show_default=False,
+        rich_help_panel=_WATCH,
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 Plan = Annotated[
     bool,

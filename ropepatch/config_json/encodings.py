@@ -73,7 +73,7 @@ class ConversionPlan:
             return ("slopes were divided, not trained: expect a loss until it is fine-tuned.",)
         notes = [
             "nothing has trained this model to read without its rotation: it needs recovery "
-            "training before it is of any use (recipes/recover.py does a short one)."
+            "training before it is of any use (`ropepatch heal`)."
         ]
         if self.layout is not None and _is_tempered(self.before, self.layout):
             notes.append(

@@ -36,24 +36,30 @@ def with_adapters(model: Any, plan: HealPlan) -> Any:
         if isinstance(module, torch.nn.Linear) and name not in linears
     )
     leaves = _leaves(linears)
-    saved = _leaves(norms(model)) if plan.train_norms else []
+    saved = list(norms(model)) if plan.train_norms else []
     words: dict[str, Any] = {}
     if plan.train_embeddings:
         embedding = model.get_input_embeddings()
-        saved += _leaves(name for name, module in model.named_modules() if module is embedding)
+        saved += [name for name, module in model.named_modules() if module is embedding]
         words["ensure_weight_tying"] = bool(
             getattr(model.config.get_text_config(decoder=True), "tie_word_embeddings", False)
         )
+    endings = tuple(_leaves(saved))  # PEFT takes whatever ends like that
+    elsewhere = any(n.endswith(endings) for n, _ in model.named_modules() if n not in saved)
     config = LoraConfig(
         r=plan.lora,
         lora_alpha=int(plan.lora_alpha or 2 * plan.lora),
         lora_dropout=0.0,
         target_modules=sorted(linears) if set(leaves) & set(_leaves(others)) else leaves,
-        modules_to_save=saved or None,
+        modules_to_save=(sorted(saved) if elsewhere else list(endings)) or None,
         task_type="CAUSAL_LM",
         **words,
     )
-    return get_peft_model(model, config)
+    wrapped = get_peft_model(model, config)
+    for parameter in wrapped.parameters():
+        if parameter.requires_grad:  # what is trained is kept exactly, however its base is kept
+            parameter.data = parameter.data.float()
+    return wrapped
 
 
 def applied(model: Any, adapter: Path) -> Any:

@@ -16,8 +16,10 @@ TEXT = (".txt", ".md", ".text", ".rst")
 ROWS = (".jsonl", ".ndjson", ".parquet")
 _PIECE = 1 << 20
 """Characters that are tokenised at once."""
+_LONGEST = 4 * _PIECE
+"""Characters without any space after which even a word is cut."""
 _LAST_BREAK = re.compile(r"(?s).*\n|.*(?<=\S)(?=\s)")
-_DATASET = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w./-]+){0,3}")
+_DATASET = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w./-]*){0,3}")
 _OPEN = 16
 """Files with rows that are read in turns."""
 _SHUFFLED = 1000
@@ -51,8 +53,13 @@ class Sources:
             self._find(name)
 
     def _find(self, name: str) -> None:
-        path = Path(name).expanduser()
-        if path.is_dir():
+        try:
+            path = Path(name).expanduser()
+            is_folder, is_there = bool(name) and path.is_dir(), bool(name) and path.exists()
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise HealingError(f"the data {name} do not exist, or not for us: {reason}.") from None
+        if is_folder:
             found = sorted(
                 p
                 for p in path.rglob("*")
@@ -65,7 +72,7 @@ class Sources:
                     f"the folder {name} holds no data ({', '.join((*TEXT, *ROWS))})."
                 )
             self._files += found
-        elif path.exists():
+        elif is_there:
             self._files.append(path)
         else:
             looks_like_file = path.suffix in (*TEXT, *ROWS) or name.count("/") > 1
@@ -92,7 +99,7 @@ class Sources:
         rows = _parquet_rows(path, self.column) if path.suffix == ".parquet" else _json_rows(path)
         for where, row in rows:
             text = row if isinstance(row, str) else _text_of(row, self.column, where)
-            yield [text]
+            yield [text.encode(errors="replace").decode()]  # JSON may hold half characters
 
     def local(self) -> list[Path]:
         """The files among them."""
@@ -123,6 +130,9 @@ def _pieces(path: Path) -> Iterator[str]:
                 if cut is not None and cut.end():
                     yield rest[: cut.end()]
                     rest = rest[cut.end() :]
+                elif len(rest) >= _LONGEST:
+                    yield rest
+                    rest = ""
     except OSError as error:
         raise HealingError(f"cannot read the data {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
@@ -190,6 +200,8 @@ def _hub_rows(source: str, column: str | None, seed: int) -> Iterator[Document]:
 def _text_of(row: Any, column: str | None, where: str) -> str:
     wanted = column or "text"
     found = row.get(wanted) if isinstance(row, dict) else None
+    if isinstance(row, dict) and wanted in row and found is None:
+        return ""  # a document without text
     if not isinstance(found, str):
         names = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
         raise HealingError(

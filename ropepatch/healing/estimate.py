@@ -10,7 +10,7 @@ from ropepatch.healing.plan import HealPlan
 _GIB = 1024**3
 _EFFICIENCY = 0.4
 """Of the speed of a large matrix product that a training reaches, about."""
-_LOSS_COPIES = 6
+_LOSS_COPIES = 8
 """Blocks of logits that are held at once."""
 
 
@@ -80,7 +80,8 @@ def estimate(
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
     inner = max(inner) if isinstance(inner, list | tuple) else inner
     layer = tokens * size * (8 * hidden + 6 * width + 5 * inner)
-    whole, again = layers * layer, layers * tokens * size * hidden + layer
+    kept = layers * tokens * 4 * hidden  # what goes from layer to layer is float32
+    whole, again = layers * layer, kept + layer
     checkpointing = plan.gradient_checkpointing
     if checkpointing is None:
         checkpointing = free is not None and whole > free / 4
@@ -94,7 +95,7 @@ def estimate(
         sequences=plan.steps * plan.batch,
         parameters=parameters,
         trained=trained,
-        weights=4 * parameters + (2 * parameters if bfloat16 else 0),
+        weights=_weights(plan, parameters, trained, bfloat16=bfloat16),
         optimizer=12 * trained,
         teacher=size * teacher,
         activations=again if checkpointing else whole,
@@ -103,6 +104,13 @@ def estimate(
         operations=operations,
         seconds=None if speed is None else operations / (speed * _EFFICIENCY * world),
     )
+
+
+def _weights(plan: HealPlan, parameters: int, trained: int, *, bfloat16: bool) -> int:
+    """Bytes; the frozen base of adapters is kept in the precision it is read in."""
+    if not bfloat16:
+        return 4 * parameters
+    return 6 * parameters if plan.lora is None else 2 * parameters + 4 * trained
 
 
 def probe(device: str, *, bfloat16: bool) -> float:

@@ -4,15 +4,13 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ropepatch.errors import HealingError, RecipeError
-from ropepatch.healing.goals import METRICS, Goal
+from ropepatch.healing.goals import Goal
+from ropepatch.healing.plan_faults import faults_of
+from ropepatch.healing.words import Packing, Precision, Schedule
 from ropepatch.recipe import parse_length
-
-Packing = Literal["restart", "continue", "single"]
-Schedule = Literal["linear", "cosine", "constant"]
-Precision = Literal["auto", "float32", "bfloat16"]
 
 FULL_RATE, LORA_RATE = 2e-5, 2e-4
 """Learning rates where none is asked for: of PI and YaRN (arXiv:2306.15595, arXiv:2309.00071), and
@@ -103,7 +101,7 @@ class HealPlan:
     faults: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        faults = [*self.faults, *_faults(self)]
+        faults = [*self.faults, *faults_of(self)]
         if not faults and not self.stages:
             object.__setattr__(self, "stages", (Stage(self.steps),))
         if not faults and not self.steps:
@@ -128,9 +126,13 @@ class HealPlan:
         else:
             faults.append("stages: write a list of mappings, each with steps")
             known.pop("stages", None)
-        if "seq_len" not in words:
-            faults.append("seq_len is missing: tokens of a sequence, as in 8k")
-        return cls(**{"seq_len": 2, **known}, faults=tuple(faults))
+        if "seq_len" not in known:
+            if not any(fault.startswith("seq_len ") for fault in faults):
+                faults.append("seq_len is missing: tokens of a sequence, as in 8k")
+            stages = known.get("stages", ())  # what has to divide it cannot be wrong yet
+            known["stages"] = tuple(dataclasses.replace(s, seq_len=None) for s in stages)
+            known |= {"seq_len": 2, "short_len": None}
+        return cls(**known, faults=tuple(faults))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain words, for JSON and YAML."""
@@ -217,7 +219,7 @@ def _read(kind: Any, words: Mapping[str, Any], where: str, faults: list[str]) ->
             continue
         try:
             found[name] = _value(_kind(fields[name].type), name, value)
-        except (ValueError, TypeError, RecipeError) as error:
+        except (ValueError, TypeError, OverflowError, RecipeError) as error:
             faults.append(f"{where}{name} {value!r}: {str(error).rstrip('.')}")
     return found
 
@@ -228,13 +230,14 @@ def _kind(annotation: Any) -> str:
 
 def _value(kind: str, name: str, value: Any) -> Any:
     if name.endswith("_len"):
-        return 0 if value == 0 else parse_length(value)
+        return 0 if value == 0 and value is not False else parse_length(value)
     if kind.startswith("bool"):
         if not isinstance(value, bool):
             raise ValueError("write true or false")
         return value
     if kind.startswith("int"):
-        if isinstance(value, bool) or int(value) != float(value):
+        number = float(value)
+        if isinstance(value, bool) or not math.isfinite(number) or int(value) != number:
             raise ValueError("write a whole number")
         return int(value)
     if kind.startswith("float"):
@@ -242,82 +245,3 @@ def _value(kind: str, name: str, value: Any) -> Any:
             raise ValueError("write a number")
         return float(value)
     return str(value)
-
-
-def _faults(plan: HealPlan) -> Iterator[str]:
-    for name, least in (("seq_len", 2), ("batch", 1), ("micro_batch", 1), ("min_doc_len", 0)):
-        if getattr(plan, name) < least:
-            yield f"{name} is {getattr(plan, name)}, at least {least} is needed"
-    for name in ("check_every", "check_prompts", "check_windows", "save_every", "steps"):
-        if getattr(plan, name) < 0:
-            yield f"{name} is below zero"
-    if not plan.steps and not plan.stages:
-        yield "steps are missing: how many to train, or stages that say so"
-    if plan.stages and plan.steps and sum(s.steps for s in plan.stages) != plan.steps:
-        total = sum(s.steps for s in plan.stages)
-        yield f"steps is {plan.steps}, but the stages have {total}; leave one of them out"
-    if plan.batch >= 1 and plan.micro_batch >= 1 and plan.batch % plan.micro_batch:
-        yield f"micro_batch {plan.micro_batch} does not divide batch {plan.batch}"
-    for name in ("learning_rate", "temperature", "max_grad_norm", "lora_alpha"):
-        value = getattr(plan, name)
-        if value is not None and not value > 0:
-            yield f"{name} must be above 0"
-    for name in ("teacher_weight", "long_share", "short_share", "fade"):
-        if not 0 <= getattr(plan, name) <= 1:
-            yield f"{name} must be between 0 and 1"
-    for name in ("weight_decay", "hidden_weight"):
-        if getattr(plan, name) < 0:
-            yield f"{name} is below zero"
-    for name, kind in (("packing", Packing), ("schedule", Schedule), ("precision", Precision)):
-        if getattr(plan, name) not in kind.__args__:  # type: ignore[attr-defined]
-            yield f"{name} '{getattr(plan, name)}' is none of: {', '.join(kind.__args__)}"  # type: ignore[attr-defined]
-    if plan.lora is not None and plan.lora < 1:
-        yield f"lora {plan.lora}: the rank of adapters is at least 1"
-    if plan.lora is None and plan.lora_alpha is not None:
-        yield "lora_alpha belongs to lora; give a rank"
-    if plan.long_share < 1 and not plan.min_doc_len:
-        yield "long_share needs min_doc_len, which says what a long document is"
-    if plan.short_original and not _any_short(plan):
-        yield "short_original is about short sequences; give short_share"
-    if plan.warmup is not None and plan.warmup < 0:
-        yield "warmup is below zero"
-    if plan.best is not None and plan.best not in METRICS:
-        yield f"best '{plan.best}' is none of: {', '.join(METRICS)}"
-    if plan.until is not None:
-        try:
-            Goal.parse(plan.until)
-        except HealingError as error:
-            yield str(error).rstrip(".")
-        if not plan.check_every:
-            yield "until is looked at whenever something is measured; give check_every"
-    for number, stage in enumerate(plan.stages, 1):
-        yield from _stage_faults(plan, number, stage)
-    for share in {plan.short_share, *(s.short_share or 0 for s in plan.stages)} - {0}:
-        rows = round(share * plan.batch)
-        if not rows or (plan.micro_batch > 0 and rows % plan.micro_batch):
-            yield (
-                f"short_share {share:g} of batch {plan.batch} is {share * plan.batch:g} rows; it "
-                f"must be a multiple of micro_batch {plan.micro_batch}"
-            )
-    if plan.short_len is not None and (plan.short_len < 2 or plan.seq_len % plan.short_len):
-        yield f"short_len {plan.short_len} does not divide seq_len {plan.seq_len}"
-
-
-def _stage_faults(plan: HealPlan, number: int, stage: Stage) -> Iterator[str]:
-    if stage.steps < 1:
-        yield f"stage {number}: steps are missing"
-    if stage.seq_len is not None and (stage.seq_len < 2 or plan.seq_len % stage.seq_len):
-        yield f"stage {number}: seq_len {stage.seq_len} does not divide {plan.seq_len}"
-    if not stage.rate > 0:
-        yield f"stage {number}: rate must be above 0"
-    for name in ("teacher_weight", "short_share"):
-        value = getattr(stage, name)
-        if value is not None and not 0 <= value <= 1:
-            yield f"stage {number}: {name} must be between 0 and 1"
-    if stage.hidden_weight is not None and stage.hidden_weight < 0:
-        yield f"stage {number}: hidden_weight is below zero"
-
-
-def _any_short(plan: HealPlan) -> bool:
-    shares = [plan.short_share, *(stage.short_share or 0 for stage in plan.stages)]
-    return any(share > 0 for share in shares)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ropepatch.healing.packing import Segments, packed
 from ropepatch.healing.plan import HealPlan
 from ropepatch.healing.store import Store
 
@@ -17,11 +18,11 @@ class Rows(torch.utils.data.Dataset[dict[str, Any]]):
     """Row `i` of the whole training; rows of one step follow each other.
 
     However many processes share a step, and wherever a run goes on, a row is the same. All rows
-    have `seq_len` tokens; where a step reads shorter sequences, `collate` cuts its rows.
+    have `seq_len` tokens; where a step reads shorter sequences, `Collate` cuts its rows.
     """
 
     def __init__(self, plan: HealPlan, store: Store, short_len: int) -> None:
-        """Count the sequences that the data have.
+        """Pack the documents.
 
         Args:
             plan: Of the training.
@@ -29,14 +30,14 @@ class Rows(torch.utils.data.Dataset[dict[str, Any]]):
             short_len: Tokens of a short sequence.
         """
         self.plan, self.store, self.short_len = plan, store, short_len
-        self._ends = store.ends[store.ends < store.about.tokens]
-        self._places = _places(plan, store)
+        self._ends = np.append(store.ends[store.ends < store.about.tokens], store.about.tokens)
+        self._packed: Segments = packed(self._ends, plan.seq_len, plan.packing)
         self._order = lru_cache(maxsize=2)(self._shuffled)
 
     @property
     def sequences(self) -> int:
         """Different ones that the data have."""
-        return len(self._places)
+        return len(self._packed)
 
     @property
     def passes(self) -> float:
@@ -47,54 +48,40 @@ class Rows(torch.utils.data.Dataset[dict[str, Any]]):
         return self.plan.steps * self.plan.batch
 
     def __getitem__(self, i: int) -> dict[str, Any]:
+        """Row `i` of the training, as `row` gives it."""
+        epoch, place = divmod(i, self.sequences)
+        step, slot = divmod(i, self.plan.batch)
+        length = length_at(self.plan, step, slot, self.short_len)
+        return {**self.row(int(self._order(epoch)[place])), "length": length}
+
+    def row(self, number: int) -> dict[str, Any]:
         """Token ids (seq_len,), what follows each (or `NOTHING`), and where documents begin."""
         length = self.plan.seq_len
-        epoch, place = divmod(i, self.sequences)
-        start, stop = self._places[self._order(epoch)[place]]
         ids = np.zeros(length, np.int64)
         labels = np.full(length, NOTHING, np.int64)
-        tokens = self.store.train[start : min(stop + 1, self.store.about.tokens)].astype(np.int64)
-        size = stop - start
-        ids[:size] = tokens[:size]
-        labels[: len(tokens) - 1] = tokens[1:][:size]
-        first, last = np.searchsorted(self._ends, [start, stop], "right")
-        begins = self._ends[first:last] - start
-        labels[begins - 1] = NOTHING  # another document's first token
-        labels[size:] = NOTHING
-        if len(tokens) == size and size:
-            labels[size - 1] = NOTHING
         starts = np.zeros(length, bool)
-        starts[0] = True
-        starts[begins[begins < length]] = True
-        step, slot = divmod(i, self.plan.batch)
+        at = 0
+        for start, stop in self._packed[number]:
+            size = stop - start
+            tokens = self.store.train[start : stop + 1].astype(np.int64)
+            ids[at : at + size] = tokens[:size]
+            labels[at : at + len(tokens) - 1] = tokens[1:]
+            first, last = np.searchsorted(self._ends, [start, stop], "right")
+            ends = self._ends[first:last] - start
+            labels[at + ends - 1] = NOTHING  # what follows is another document's
+            starts[at] = True
+            starts[at + ends[ends < size]] = True
+            at += size
         return {
             "input_ids": torch.from_numpy(ids),
             "labels": torch.from_numpy(labels),
             "starts": torch.from_numpy(starts),
-            "length": length_at(self.plan, step, slot, self.short_len),
+            "length": length,
         }
 
     def _shuffled(self, epoch: int) -> np.ndarray:
         generator = np.random.default_rng((self.plan.seed, epoch))
         return generator.permutation(self.sequences)
-
-
-def _places(plan: HealPlan, store: Store) -> np.ndarray:
-    """(sequences, 2): first token, and the one after the last."""
-    tokens, length = store.about.tokens, plan.seq_len
-    if plan.packing != "single":
-        starts = np.arange(0, tokens - length, length)
-        return np.stack([starts, starts + length], axis=1)
-    ends = [*(int(e) for e in store.ends if e < tokens), tokens]
-    begins = [0, *ends[:-1]]
-    return np.asarray(
-        [
-            (start, min(start + length, end))
-            for begin, end in zip(begins, ends, strict=True)
-            for start in range(begin, end, length)
-            if min(start + length, end) - start > 1
-        ]
-    )
 
 
 def length_at(plan: HealPlan, step: int, slot: int, short_len: int) -> int:

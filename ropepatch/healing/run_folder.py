@@ -45,24 +45,33 @@ class RunFolder:
             return self
         words = json.loads(json.dumps(_decisive(asked)))
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / _LOCK).open("w")
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise HealingError(f"another run works in {self.path}; wait for it.") from None
-            if (self.path / _RUN).exists():
-                self._compare(words)
-                self._drop_torn()
-            elif any(not entry.name.startswith(".") for entry in self.path.iterdir()):
-                raise HealingError(
-                    f"{self.path} holds other things than a training; choose another folder."
-                )
-            else:
-                _write(self.path / _RUN, words)
+            self._take(words)
         except OSError as error:
+            self.close()
             raise HealingError(f"cannot write to {self.path}: {error.strerror}.") from None
+        except HealingError:
+            self.close()
+            raise
         return self
+
+    def _take(self, words: Mapping[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / _RUN).exists() and any(
+            not entry.name.startswith(".") for entry in self.path.iterdir()
+        ):
+            raise HealingError(
+                f"{self.path} holds other things than a training; choose another --output."
+            )
+        self._lock = (self.path / _LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise HealingError(f"another run works in {self.path}; wait for it.") from None
+        if (self.path / _RUN).exists():
+            self._compare(words)
+            self._drop_torn()
+        else:
+            _write(self.path / _RUN, words)
 
     def _compare(self, words: Mapping[str, Any]) -> None:
         try:
@@ -106,9 +115,12 @@ class RunFolder:
 
 def _is_whole(path: Path) -> bool:
     try:
-        return isinstance(json.loads((path / _STATE).read_text(encoding="utf-8")), dict)
+        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
+    # without its moments the trainer would begin with fresh ones, and say nothing
+    moments = (*path.glob("optimizer*"), *path.glob("global_step*"))
+    return isinstance(state, dict) and bool(moments)
 
 
 def _step(path: Path) -> int:

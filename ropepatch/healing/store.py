@@ -254,7 +254,7 @@ def _divided(about: About, held_out: int, seq_len: int, min_doc_len: int) -> Abo
             f"the data have {about.tokens:,} tokens{left}, one sequence needs {seq_len + 1:,}; "
             "give more data or a shorter --seq-len."
         )
-    twentieth = max(about.tokens // 20 // seq_len, 1) * seq_len
+    twentieth = max(about.tokens // 20 // seq_len, 1) * seq_len + 1  # what follows the last one
     held = min(held_out, twentieth) if about.whole else held_out
     if about.tokens - held < seq_len + 1:
         held = 0

@@ -6,11 +6,8 @@ come with it.
 
 import math
 import os
-import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +17,12 @@ from accelerate.utils import DistributedType
 from transformers import (
     PrinterCallback,
     Trainer,
-    TrainerCallback,
+    TrainerState,
     TrainingArguments,
 )
 
 from ropepatch.errors import HealingError
+from ropepatch.healing.following import Following, Report, leaving_politely
 from ropepatch.healing.plan import HealPlan
 from ropepatch.healing.rows import Rows
 from ropepatch.healing.student import Student
@@ -33,28 +31,6 @@ Measure = Callable[[int], Mapping[str, float]]
 """Measures the model after so many steps; every process gets the same numbers."""
 _MANY = 1000
 """Steps of a training whose loss is kept for every tenth only."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a training is."""
-
-    step: int
-    steps: int
-    loss: float | None = None
-    """Nats per token, of the last step."""
-    rate: float = 0.0
-    """Learning rate."""
-    steps_here: int = 0
-    """Taken since this process began."""
-    tokens: int = 0
-    """Read since this process began."""
-    seconds: float = 0.0
-    measured: Mapping[str, float] | None = None
-    """What was measured just now."""
-
-
-Report = Callable[[Progress], None]
 
 
 def arguments_of(
@@ -174,12 +150,32 @@ class HealTrainer(Trainer):
         self.following = Following(self)
         self.add_callback(self.following)
 
+    def go_on(self, checkpoint: Path | None) -> None:
+        """Train from a checkpoint, or from the beginning; one that met the goal is the end."""
+        if checkpoint is not None:
+            state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+            if self.following.recall(state.log_history):
+                self.args.max_steps = state.global_step
+                read: Any = self.train_dataset
+                rows = range(state.global_step * self.plan.batch)
+                self.train_dataset = torch.utils.data.Subset(read, rows)
+        with leaving_politely(self.following):
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
     def create_accelerator_and_postprocess(self) -> None:
         """Let processes on CPUs be sharded too, which accelerate does for devices only."""
         asked = os.environ.get("ACCELERATE_USE_FSDP") == "true"
         if self.args.use_cpu and self.args.world_size > 1 and asked:
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         super().create_accelerator_and_postprocess()
+        plugin = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if plugin is not None and self.args.bf16 and plugin.fsdp_version == 2:
+            from torch.distributed.fsdp import MixedPrecisionPolicy
+
+            # the usual one sums gradients in bfloat16, and rounds the loss to it
+            plugin.mixed_precision_policy = MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
+            )
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The plan's, with its stages."""
@@ -214,97 +210,3 @@ class HealTrainer(Trainer):
             self.args, self.state, self.control, metrics
         )
         return metrics
-
-
-class Following(TrainerCallback):
-    """Tells how far it is, stops at the goal, and saves when it is told to leave."""
-
-    def __init__(self, trainer: HealTrainer) -> None:
-        self._trainer = trainer
-        self._started = time.monotonic()
-        self._first: int | None = None
-        self.asked_to_stop = False
-        self.stopped = False
-        """Whether it left before its end because it was told to."""
-        self.reached = False
-        """Whether the goal was reached."""
-
-    def told(self, measured: Mapping[str, float]) -> None:
-        """Something was measured."""
-        goal = self._trainer.plan.goal
-        self.reached = goal is not None and goal.reached(measured)
-        self._trainer.report(self._progress(measured=measured))
-
-    def _progress(self, **words: Any) -> Progress:
-        plan, step = self._trainer.plan, self._trainer.state.global_step
-        since = step - (self._first or 0)
-        return Progress(
-            step,
-            plan.steps,
-            rate=plan.rate * plan.share_of_rate(max(step - 1, 0)),
-            steps_here=since,
-            tokens=since * plan.batch * plan.seq_len,
-            seconds=time.monotonic() - self._started,
-            **words,
-        )
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **words: Any) -> Any:
-        """Where this process began."""
-        if self._first is None:
-            self._first, self._started = state.global_step, time.monotonic()
-        return control
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **words: Any) -> Any:
-        """Measure and save at the end; leave where any process was told to."""
-        if state.global_step >= state.max_steps and self._trainer.plan.check_every:
-            control.should_evaluate = True
-        if self._any_asked():
-            self.stopped = state.global_step < state.max_steps
-            control.should_save = control.should_training_stop = True
-        return control
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **words: Any) -> Any:
-        """Stop at the goal."""
-        if self.reached:
-            control.should_save = control.should_training_stop = True
-        return control
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **words: Any) -> Any:
-        """A step was taken."""
-        loss = (logs or {}).get("loss")
-        if loss is None:
-            return control
-        if not math.isfinite(loss):
-            raise HealingError(
-                f"the loss is {loss} at step {state.global_step}; take a lower --learning-rate "
-                f"than {self._trainer.plan.rate:g}, and a longer warmup."
-            )
-        self._trainer.report(self._progress(loss=float(loss)))
-        return control
-
-    def _any_asked(self) -> bool:
-        if self._trainer.args.world_size == 1:
-            return self.asked_to_stop
-        mine = torch.tensor(float(self.asked_to_stop), device=self._trainer.args.device)
-        return bool(self._trainer.accelerator.reduce(mine, "sum") > 0)
-
-
-@contextmanager
-def leaving_politely(following: Following) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the training after the step, saved; a second one ends it at once."""
-
-    def ask(number: int, frame: Any) -> None:
-        following.asked_to_stop = True
-        signal.signal(number, before[signal.Signals(number)])
-
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                before[number] = signal.signal(number, ask)
-            except ValueError:  # not the main thread: whoever runs us decides
-                break
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -11,7 +11,7 @@ from ropepatch.measuring.ranks import Ranks
 from ropepatch.recovering.patient import Patient, Say
 
 if TYPE_CHECKING:
-    from ropepatch.healing.trainer import Progress
+    from ropepatch.healing.following import Progress
 
 Report = Callable[["Progress"], None]
 

@@ -16,7 +16,7 @@ from ropepatch.healing.weights import cast, dtype_of
 from ropepatch.loading import load
 from ropepatch.merging import merged_weights
 from ropepatch.recovering.case import Case
-from ropepatch.recovering.training import Trained, files_of, logits_of
+from ropepatch.recovering.trained import Trained, files_of, logits_of
 
 _EXACT, _ROUNDED = 1e-4, 5e-2
 """Of the largest logit: how far the reloaded model may be off, without and with rounding to 16
@@ -49,8 +49,9 @@ def finish(case: Case, folder: RunFolder, store: Store, found: Trained) -> Mappi
     def proved(stage: Path) -> Mapping[str, Any]:
         case.way.say("reading the result back")
         model: Any = load(stage, remote_code=case.way.remote_code, dtype=torch.float32).eval()
-        error = compared(model, found, exact=dtype == torch.float32)
-        after = found.checks.measure(model, found.steps)
+        exact = dtype == torch.float32 and not found.rounded
+        error = compared(model, found, exact=exact)
+        after = found.measured(model, found.steps)
         words = training_words(case, store, found)
         words["measured"]["after"] = after
         return {**words, "proof": {"logits_error": error, "dtype": str(dtype).partition(".")[2]}}
@@ -105,11 +106,12 @@ def training_words(case: Case, store: Store, found: Trained) -> dict[str, Any]:
         if case.master is None
         else {"model": case.master.name, "fingerprint": case.master.fingerprint()},
         "measured": {
-            "lengths": list(found.checks.lengths),
+            "lengths": list(found.lengths),
             "original": dict(found.original),
             "before": dict(found.before),
         },
         "losses": found.losses,
+        "checks": [{"step": 0, **found.before}, *found.checks],
         "command": case.way.command,
         "notes": list(found.notes),
     }

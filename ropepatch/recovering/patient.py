@@ -10,9 +10,9 @@ from ropepatch.checkpoint.folder import Checkpoint, read_checkpoint
 from ropepatch.checkpoint.source import Source, find_source
 from ropepatch.config_json.converted import erase_conversion, read_conversion
 from ropepatch.config_json.encodings import plan_conversion
+from ropepatch.config_json.live import write_live
 from ropepatch.config_json.paths import text_part
 from ropepatch.config_json.plan import STAMP, erase_recipe
-from ropepatch.config_json.write import write_recipe
 from ropepatch.conversion import ConversionRecipe
 from ropepatch.errors import ConfigError, HealingError
 from ropepatch.extending import Inspection, dequantised_source, inspect
@@ -178,7 +178,7 @@ def _window(found: Inspection) -> int | None:
         return None  # no position encoding at all, in transformers' own words
     if isinstance(stamp, dict) and "recipe" in stamp:
         recipe_ = Recipe.from_dict(stamp["recipe"])
-        return write_recipe(erase_recipe(found.config), recipe_, replace=True).target_length
+        return write_live(erase_recipe(found.config), recipe_, replace=True).target_length
     if found.rotary is None:
         return None
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.staging import check_target
-from ropepatch.errors import HealingError, HealingStoppedError, RopepatchError
+from ropepatch.errors import HealingError, RopepatchError
 from ropepatch.healing.documents import Sources
 from ropepatch.healing.plan import HealPlan
 from ropepatch.healing.run_folder import RunFolder
@@ -20,6 +20,7 @@ from ropepatch.recovering.patient import (
     check_lengths,
     check_teacher,
 )
+from ropepatch.recovering.processes import check_processes
 
 if TYPE_CHECKING:
     from ropepatch.healing.store import Store
@@ -92,6 +93,7 @@ def heal(
     )  # fmt: skip
     check_target(target, patient.folder)
     mine = ranks(way.device)
+    check_processes(asked, patient, mine.world, taught=master is not None)
     ahead = outlook(patient, asked, master, way.device, mine.world)
     if dry_run:
         return Healed(target, asked, ahead, None)
@@ -110,13 +112,7 @@ def _run(case: Case, ahead: Outlook) -> Mapping[str, Any] | None:
         store = _store(case, folder)
         from ropepatch.recovering.training import Training
 
-        training = Training(case, folder, store, ahead)
-        found = training.run()
-        if found.stopped_at is not None:
-            raise HealingStoppedError(
-                f"stopped at step {found.stopped_at} of {case.plan.steps}; the same command "
-                f"goes on from there ({folder.path})."
-            )
+        found = Training(case, folder, store, ahead).run()
         if not first:
             return None
         from ropepatch.recovering.finishing import finish
@@ -164,7 +160,7 @@ def _store(case: Case, folder: RunFolder) -> "Store":
             case.sources,
             Encoder(case.patient.tokenizer(), vocabulary),
             wanted=plan.tokens + 1,
-            held_out=(plan.check_windows + 1) * plan.seq_len,
+            held_out=(plan.check_windows + 1) * plan.seq_len + 1,
             seq_len=plan.seq_len,
             min_doc_len=plan.min_doc_len,
             long_share=plan.long_share,

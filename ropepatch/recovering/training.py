@@ -1,51 +1,31 @@
 """The part of a recovery training in which weights change."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ropepatch.errors import HealingError, VerificationError
+from ropepatch.errors import HealingError, HealingStoppedError, VerificationError
 from ropepatch.healing.adapters import with_adapters
+from ropepatch.healing.following import Progress
+from ropepatch.healing.held_out import HeldOut
 from ropepatch.healing.plan import HealPlan
 from ropepatch.healing.rows import Collate, Rows
 from ropepatch.healing.run_folder import RunFolder
 from ropepatch.healing.store import Store
 from ropepatch.healing.student import Student, Teacher, attach, head_of
 from ropepatch.healing.trainable import freeze_others
-from ropepatch.healing.trainer import HealTrainer, Progress, arguments_of, leaving_politely
+from ropepatch.healing.trainer import HealTrainer, arguments_of
 from ropepatch.loading import load
 from ropepatch.measuring.checks import Checks
 from ropepatch.model.length_pins import length_pin
 from ropepatch.recovering.case import Case
 from ropepatch.recovering.outlook import Outlook
+from ropepatch.recovering.processes import readers
+from ropepatch.recovering.trained import Trained, checks_of, logits_of, losses_of
 
 _PROBE = 256
 """Tokens on which the saved model must give the logits of the trained one."""
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """What a training came to."""
-
-    stopped_at: int | None
-    """The step at which it was told to leave; None where it is done."""
-    steps: int
-    reached: bool
-    before: Mapping[str, float]
-    original: Mapping[str, float]
-    """The teacher's numbers."""
-    losses: list[dict[str, float]]
-    best_step: int | None
-    probe: torch.Tensor
-    """(tokens,) ids."""
-    logits: torch.Tensor
-    """(some tokens, vocabulary) of the trained model."""
-    checks: Checks
-    passes: float
-    notes: tuple[str, ...]
 
 
 class Training:
@@ -65,7 +45,8 @@ class Training:
         self.notes: list[str] = []
         self._check_effect()
         case.way.say("loading the model")
-        words: dict[str, Any] = {"dtype": torch.float32}
+        frozen = ahead.bfloat16 and self.plan.lora is not None  # only adapters need the precision
+        words: dict[str, Any] = {"dtype": torch.bfloat16 if frozen else torch.float32}
         if case.way.attention is not None:
             words["attn_implementation"] = case.way.attention
         self.device = ahead.device
@@ -75,19 +56,21 @@ class Training:
         self.tokenizer = case.patient.tokenizer()
         self.checks = Checks(
             self.tokenizer,
-            self._held_out(),
             folder.checks,
             short=case.short_len if self.plan.short_len else case.patient.trained_length,
             long=self.plan.seq_len,
             prompts=self.plan.check_prompts,
-            windows=self.plan.check_windows,
             seed=self.plan.seed,
         )
+        self.held_out = HeldOut.of(self.plan, store, self.checks.lengths[0])
+        if not self.held_out.rows:
+            self.notes.append("the data are too few to hold anything out, so no loss is measured")
 
     def run(self) -> Trained:
         """From the last checkpoint, if there is one, to the end.
 
         Raises:
+            HealingStoppedError: it was told to leave; what was done is saved.
             HealingError: the loss is no longer a number, or nothing can be measured that the
                 plan looks at.
         """
@@ -107,12 +90,13 @@ class Training:
         if first:
             way.say("measuring it before the training")
             if teacher is not None:
-                original = Checks.measure(self.checks, teacher.model, 0)
-            before = self.checks.measure(self.model, 0)
+                original = self.measured(teacher.model, 0)
+            before = self.measured(self.model, 0)
             self._check_measured(before)
             way.report(Progress(0, plan.steps, measured=before))
         fade = self._fading()
         attach(self.model, student)
+        torch.manual_seed(plan.seed)  # of adapters, which every process must draw alike
         wrapped = self.model if plan.lora is None else with_adapters(self.model, plan)
         rows = Rows(plan, self.store, self.case.short_len)
         trainer = HealTrainer(
@@ -121,7 +105,7 @@ class Training:
                 plan,
                 self.folder.trainer,
                 cpu=self.device == "cpu",
-                world=self.case.ranks.world,
+                world=readers(self.case.ranks.world),
                 checkpointing=self.ahead.estimate.checkpointing,
                 bfloat16=self.ahead.bfloat16,
             ),
@@ -133,35 +117,34 @@ class Training:
             report=way.report if first else lambda progress: None,
             fade=fade,
         )
-        if trainer.is_fsdp_enabled and plan.check_every:
-            raise HealingError(
-                "check_every measures a model whose weights are whole in each process, which FSDP "
-                "takes apart; leave it out, and it is measured before and after."
-            )
         if rows.passes > 1:
             self.notes.append(f"the data were read {rows.passes:.1f} times")
             way.say(self.notes[-1].replace("were", "will be"))
         way.say(f"training {plan.steps:,} steps")
-        latest = self.folder.checkpoint()
-        with leaving_politely(trainer.following):
-            trainer.train(resume_from_checkpoint=str(latest) if latest else None)
-        stopped = trainer.following.stopped
+        trainer.go_on(self.folder.checkpoint())
+        if trainer.following.stopped:
+            raise HealingStoppedError(
+                f"stopped at step {trainer.state.global_step} of {plan.steps}; the same command "
+                f"goes on from there ({self.folder.path})."
+            )
         fade(1.0)
         trainer.save_model(str(self.folder.trained))
         probe, logits = self._probe(trainer.model)
         best = trainer.state.best_global_step
         return Trained(
-            trainer.state.global_step if stopped else None,
             trainer.state.global_step,
             trainer.following.reached,
             before,
             original,
-            _losses(trainer.state.log_history),
+            losses_of(trainer.state.log_history),
+            checks_of(trainer.state.log_history),
             int(best) if best and plan.check_every else None,
             probe,
             logits,
-            self.checks,
+            self.measured,
+            self.checks.lengths,
             rows.passes,
+            self.ahead.bfloat16,
             (*self.notes, *self.checks.notes),
         )
 
@@ -212,19 +195,6 @@ class Training:
 
         return fading(self.model)
 
-    def _held_out(self) -> str:
-        ids = self.store.held_out
-        if not len(ids):
-            self.notes.append("the data are too few to hold anything out, so no loss is measured")
-            return ""
-        first = self.store.about.tokens
-        ends = [int(end) - first for end in self.store.ends if end > first]
-        parts = [ids[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-        return "\n\n".join(
-            self.tokenizer.decode([int(i) for i in part], skip_special_tokens=True)
-            for part in parts
-        )
-
     def _check_measured(self, found: Mapping[str, float]) -> None:
         plan = self.plan
         if plan.check_every and plan.metric not in found:
@@ -233,11 +203,21 @@ class Training:
                 f"{'; '.join((*self.notes, *self.checks.notes)) or 'nothing is measured'}."
             )
 
+    def measured(self, model: Any, step: int) -> dict[str, float]:
+        """Needles and held-out loss of a model, after so many steps."""
+        pin = length_pin(model)
+        return self.checks.measure(model, step) | self.held_out.losses(model, pin)
+
+    def _precision(self) -> Any:
+        """What the model is read under where its parts differ in precision."""
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.ahead.bfloat16)
+
     def _measure(self, step: int) -> Mapping[str, float]:
         """By the first process, told to all."""
         found: list[Any] = [None]
         if self.case.ranks.rank == 0:
-            found = [self.checks.measure(self.model, step)]
+            with self._precision():
+                found = [self.measured(self.model, step)]
         if self.case.ranks.world > 1:
             from accelerate.utils import broadcast_object_list
 
@@ -252,20 +232,8 @@ class Training:
         generator = torch.Generator().manual_seed(0)
         size = self.case.patient.vocabulary or int(weight.shape[0])
         ids = torch.randint(size, (1, length), generator=generator)
-        return ids[0], logits_of(model, ids.to(weight.device))
-
-
-@torch.no_grad()
-def logits_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """(16, vocabulary), of the last tokens, float32 on the CPU."""
-    training = model.training
-    model.eval()
-    try:
-        found = model(input_ids=ids, use_cache=False).logits
-    finally:
-        model.train(training)
-    last: torch.Tensor = found[0, -16:].float().cpu()
-    return last
+        with self._precision():
+            return ids[0], logits_of(model, ids.to(weight.device))
 
 
 def _weights(plan: HealPlan, teacher: Teacher | None) -> Any:
@@ -274,18 +242,3 @@ def _weights(plan: HealPlan, teacher: Teacher | None) -> Any:
     if teacher is None:
         return Weights()
     return Weights(plan.teacher_weight, plan.temperature, plan.hidden_weight)
-
-
-def _losses(history: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """By step, thinned to a few hundred."""
-    rows = [
-        {"step": int(row["step"]), "loss": round(float(row["loss"]), 5)}
-        for row in history
-        if "loss" in row
-    ]
-    return rows[:: -(-len(rows) // 200) or 1]
-
-
-def files_of(folder: Path) -> list[Path]:
-    """Weight files of a checkpoint."""
-    return sorted(folder.glob("*.safetensors"))

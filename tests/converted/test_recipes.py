@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import ropepatch
-from ropepatch import convert_checkpoint
 from tests.converted.apart import ROOT
-from tests.live.subjects import read, text
 
 
 def run(script: str, *words: object) -> str:
@@ -24,23 +21,6 @@ def run(script: str, *words: object) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
-
-
-@pytest.mark.slow
-def test_recovery_lowers_the_loss_and_stays_converted(llama_folder: Path, tmp_path: Path) -> None:
-    folder = convert_checkpoint(llama_folder, {"to": "alibi"}, tmp_path / "converted").target
-    script = tmp_path / "text.txt"
-    script.write_text("The boats inside hardly moved when the storm came. " * 300)
-    said = run(
-        *("recover.py", folder, tmp_path / "out", "--teacher", llama_folder),
-        *("--text", script, "--steps", 40, "--length", 64, "--held", 2, "--rate", "1e-3"),
-    )
-    losses = [float(n) for n in re.findall(r"^step \d+: ([\d.]+)", said, re.MULTILINE)]
-    assert len(losses) == 6
-    assert losses[-1] < losses[0]
-    before, after = (ropepatch.load(f).eval() for f in (folder, tmp_path / "out"))
-    assert type(before) is type(after)
-    assert (read(before, text(40)) - read(after, text(40))).abs().max() > 1e-2
 
 
 @pytest.mark.slow

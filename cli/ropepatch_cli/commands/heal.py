@@ -31,6 +31,7 @@ from ropepatch_cli.healing_options import (
     Lora,
     MicroBatch,
     Plan,
+    Plot,
     PrecisionName,
     SaveEvery,
     ScheduleName,
@@ -89,6 +90,7 @@ def heal(
     gradient_checkpointing: Checkpointing = None,
     seed: Seed = None,
     attn_implementation: Attention = None,
+    plot: Plot = None,
     device: Device = "auto",
     revision: Revision = None,
     trust_remote_code: RemoteCode = False,
@@ -140,5 +142,6 @@ def heal(
         attention=attn_implementation,
         revision=revision,
         remote_code=trust_remote_code,
+        plot=plot,
         as_json=as_json,
     )
