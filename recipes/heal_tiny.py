@@ -33,7 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "pi": ({"method": "pi", "factor": 4}, "tiny-pi"),
     "p-rope-0.5": ({"method": "p-rope", "keep": 0.5, "to": 1024}, "tiny"),
     "p-rope-0.25": ({"method": "p-rope", "keep": 0.25, "to": 1024}, "tiny"),
-    "alibi": ({"to": "alibi"}, "tiny-convert"),
+    "alibi": ({"to": "alibi", "alibi_bias_max": 12, "slope_scale": 16}, "tiny-convert"),
     "nope": ({"to": "nope"}, "tiny-convert"),
 }
 """What is done to the model, and the recipe that heals it."""

@@ -1,5 +1,6 @@
 """What `heal` does with its options, and what it shows."""
 
+import dataclasses
 import math
 import shlex
 import sys
@@ -29,6 +30,7 @@ class Asked:
 
     recipe: Path | None
     given: Mapping[str, Any]
+    """Options by name; None where not given."""
     full: bool
     teacher: str | None
     text_column: str | None
@@ -50,7 +52,8 @@ class Asked:
                     f"{self.recipe}: '{key}' belongs to the command line (--{key}), so that a "
                     "recipe serves many models."
                 )
-        said = {key: value for key, value in self.given.items() if value is not None}
+        known = {field.name for field in dataclasses.fields(HealPlan)}
+        said = {k: v for k, v in self.given.items() if k in known and v is not None}
         if "steps" in said and words.get("stages"):
             raise HealingError(
                 f"{self.recipe} has stages, whose steps add up; leave out --steps, or change them "

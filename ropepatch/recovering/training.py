@@ -99,24 +99,7 @@ class Training:
         torch.manual_seed(plan.seed)  # of adapters, which every process must draw alike
         wrapped = self.model if plan.lora is None else with_adapters(self.model, plan)
         rows = Rows(plan, self.store, self.case.short_len)
-        trainer = HealTrainer(
-            wrapped,
-            arguments_of(
-                plan,
-                self.folder.trainer,
-                cpu=self.device == "cpu",
-                world=readers(self.case.ranks.world),
-                checkpointing=self.ahead.estimate.checkpointing,
-                bfloat16=self.ahead.bfloat16,
-            ),
-            plan,
-            rows,
-            Collate(restart=plan.packing == "restart"),
-            student,
-            measure=self._measure,
-            report=way.report if first else lambda progress: None,
-            fade=fade,
-        )
+        trainer = self._trainer(wrapped, rows, student, fade)
         if rows.passes > 1:
             self.notes.append(f"the data were read {rows.passes:.1f} times")
             way.say(self.notes[-1].replace("were", "will be"))
@@ -146,6 +129,28 @@ class Training:
             rows.passes,
             self.ahead.bfloat16,
             (*self.notes, *self.checks.notes),
+        )
+
+    def _trainer(self, model: Any, rows: Rows, student: Student, fade: Any) -> HealTrainer:
+        plan, report = self.plan, self.case.way.report
+        arguments = arguments_of(
+            plan,
+            self.folder.trainer,
+            cpu=self.device == "cpu",
+            world=readers(self.case.ranks.world),
+            checkpointing=self.ahead.estimate.checkpointing,
+            bfloat16=self.ahead.bfloat16,
+        )
+        return HealTrainer(
+            model,
+            arguments,
+            plan,
+            rows,
+            Collate(restart=plan.packing == "restart"),
+            student,
+            measure=self._measure,
+            report=report if self.case.ranks.rank == 0 else lambda progress: None,
+            fade=fade,
         )
 
     def _check_effect(self) -> None:

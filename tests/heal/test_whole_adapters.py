@@ -19,7 +19,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return documents(tmp_path_factory.mktemp("data") / "texts.jsonl")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["untied", "tied"],
+)
 def patched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models")
     saved(place / "plain", tie_word_embeddings=request.param)

@@ -95,7 +95,7 @@ def test_the_best_is_the_result_not_the_last(
     assert best["best_step"] == 4
 
 
-@pytest.mark.parametrize("lora", [None, 2])
+@pytest.mark.parametrize("lora", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_a_goal_that_was_met_before_a_kill_is_still_met(
     lora: int | None,
     patched: Path,
@@ -128,6 +128,7 @@ def test_a_goal_that_was_met_before_a_kill_is_still_met(
     assert left(tmp_path) == ["healed", "whole"]
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_goal_goes_on_to_it(
     patched: Path, data: Path, tmp_path: Path, numbers: dict[int, float]
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_kill_before_the_goal_goes_on_to_it(
     assert farthest(tmp_path / "whole", tmp_path / "healed") == 0
 
 
+@pytest.mark.slow
 def test_what_was_really_measured_falls(patched: Path, data: Path, tmp_path: Path) -> None:
     words = {**EVERY, "check_prompts": 0, "until": "loss<=0.1"}
     record = healed(patched, data, tmp_path / "healed", words)

@@ -128,7 +128,13 @@ def check(before: Path, after: Path, record: dict[str, Any]) -> None:
     assert "- loss: " in card
 
 
-@pytest.mark.parametrize("kind", STOCK)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(k, marks=[pytest.mark.slow] if k in ("pi", "ntk", "llama3") else [])
+        for k in STOCK
+    ],
+)
 def test_what_transformers_loads_it_still_loads(
     kind: str, plain: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +207,7 @@ def test_weights_in_bfloat16_stay_so(data: Path, tmp_path: Path) -> None:
     assert farthest(tmp_path / "patched", tmp_path / "healed") > 1e-3
 
 
+@pytest.mark.slow
 def test_training_in_bfloat16_keeps_float32_weights(
     plain: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -214,7 +221,7 @@ def test_training_in_bfloat16_keeps_float32_weights(
     assert any(not torch.equal(v, rounded[k]) for k, v in weights_of(tmp_path / "healed").items())
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_weights_in_several_files(tied: bool, data: Path, tmp_path: Path) -> None:
     saved(tmp_path / "plain", shard="60KB", tie_word_embeddings=tied)
     assert (tmp_path / "plain" / "model.safetensors.index.json").is_file()
@@ -228,6 +235,7 @@ def test_weights_in_several_files(tied: bool, data: Path, tmp_path: Path) -> Non
         assert names == {p.name for p in (tmp_path / "healed").glob("*.safetensors")}
 
 
+@pytest.mark.slow
 def test_what_was_healed_is_healed_again(plain: Path, data: Path, tmp_path: Path) -> None:
     ropepatch.extend(plain, {"method": "yarn", "factor": 4}, tmp_path / "patched")
     healed(tmp_path / "patched", data, tmp_path / "once")

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 import ropepatch
+from ropepatch.errors import HealingError
+from ropepatch.healing.plan import HealPlan
+from ropepatch.recovering.patient import Patient
+from ropepatch.recovering.processes import check_processes
 from tests.end_to_end.program import line_of
-from tests.heal.whole import documents, left, options, program, saved
+from tests.heal.whole import PLAN, documents, left, options, program, saved
 from tests.tiny import make_llama
 
 Capture = pytest.CaptureFixture[str]
@@ -147,6 +151,21 @@ def test_processes_that_cannot_share_a_training(
         assert line == "context parallelism does not go with a teacher."
         line = said(packing="continue", seq_len=132)
         assert line == "context parallelism does not go with sequences that 8 does not divide."
+
+
+def test_a_step_is_shared_evenly(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = Patient.find(str(models / "yarn"), None, lambda text: None)
+    plan = HealPlan.from_words({**PLAN, "packing": "continue"})
+    check_processes(plan, patient, 2, taught=False)
+    with pytest.raises(
+        HealingError, match="batch 4 cannot be shared by 3 processes of micro_batch"
+    ):
+        check_processes(plan, patient, 3, taught=False)
+    monkeypatch.setenv("ACCELERATE_USE_PARALLELISM_CONFIG", "true")
+    monkeypatch.setenv("PARALLELISM_CONFIG_CP_SIZE", "4")
+    check_processes(plan, patient, 8, taught=False)  # two groups of four
+    with pytest.raises(HealingError, match="batch 4 cannot be shared by 4 processes"):
+        check_processes(plan, patient, 16, taught=False)
 
 
 def test_a_dry_run_reads_no_weights_and_writes_nothing(

@@ -20,6 +20,7 @@ from tests.end_to_end.program import ROOT
 from tests.heal.whole import PLAN, documents, farthest, healed, left, options, saved, weights_of
 
 STEPS = {"steps": 6, "save_every": 2}
+TORN = ("no state", "no moments")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def same(one: Path, other: Path) -> bool:
     return farthest(one, other) == 0
 
 
-@pytest.mark.parametrize("step", [2, 5])
+@pytest.mark.parametrize("step", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_sigterm_saves_and_the_same_call_goes_on(
     step: int, patched: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -90,7 +91,9 @@ def test_sigterm_saves_and_the_same_call_goes_on(
     assert same(whole, tmp_path / "healed")
 
 
-@pytest.mark.parametrize("step", [1, 4, 6])
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(6, marks=pytest.mark.slow)]
+)
 def test_a_killed_training_goes_on_from_its_last_checkpoint(
     step: int, patched: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -102,7 +105,9 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(
     assert same(whole, tmp_path / "healed")
 
 
-@pytest.mark.parametrize("torn", ["no state", "half a state", "no moments"])
+@pytest.mark.parametrize(
+    "torn", ["half a state", *(pytest.param(k, marks=pytest.mark.slow) for k in TORN)]
+)
 def test_a_checkpoint_that_was_being_written_is_dropped(
     torn: str, patched: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +183,7 @@ def test_another_plan_is_refused_by_name(
     assert sorted((tmp_path / "healed.run" / "trainer").iterdir()) == before
 
 
+@pytest.mark.slow
 def test_other_data_and_other_models_are_refused_by_name(
     patched: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -192,6 +198,7 @@ def test_other_data_and_other_models_are_refused_by_name(
         healed(tmp_path / "second", data, tmp_path / "healed", STEPS)
 
 
+@pytest.mark.slow
 def test_what_does_not_decide_the_result_may_change(
     patched: Path, data: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -233,8 +240,9 @@ def test_the_program_stops_with_one_line_and_goes_on(
     if number is signal.SIGTERM:
         assert started.returncode == 143, err
         assert "Traceback" not in err
-        (said,) = (line for line in err.splitlines() if not line.endswith(" ..."))
+        said = err.splitlines()[-1]
         assert said.startswith("ropepatch: stopped at step ")
+        assert err.count("ropepatch: ") == 1
         assert said.endswith(f"goes on from there ({tmp_path / 'healed.run'}).")
         assert out == ""
     else:

@@ -1,7 +1,5 @@
 """`ropepatch heal`: a short training after an extension or a conversion."""
 
-from typing import Any
-
 from ropepatch_cli.evaluating_options import Attention
 from ropepatch_cli.healing_data_options import (
     Data,
@@ -97,38 +95,7 @@ def heal(
     as_json: Json = False,
 ) -> None:
     """Train an extended or converted checkpoint shortly, and write a whole one that is proven."""
-    given: dict[str, Any] = {
-        "seq_len": seq_len,
-        "steps": steps,
-        "batch": batch,
-        "micro_batch": micro_batch,
-        "learning_rate": learning_rate,
-        "schedule": schedule,
-        "warmup": warmup,
-        "weight_decay": weight_decay,
-        "fade": fade,
-        "lora": lora,
-        "train_norms": train_norms,
-        "train_embeddings": train_embeddings,
-        "teacher_weight": teacher_weight,
-        "temperature": temperature,
-        "hidden_weight": hidden_weight,
-        "packing": packing,
-        "min_doc_len": min_doc_len,
-        "long_share": long_share,
-        "short_share": short_share,
-        "short_len": short_len,
-        "short_original": short_original,
-        "check_every": check_every,
-        "check_prompts": check_prompts,
-        "check_windows": check_windows,
-        "save_every": save_every,
-        "until": until,
-        "best": best,
-        "precision": precision,
-        "gradient_checkpointing": gradient_checkpointing,
-        "seed": seed,
-    }
+    given = dict(locals())  # all options by their names; those of the plan are picked out
     from ropepatch_cli import healing
 
     healing.heal(
