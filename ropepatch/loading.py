@@ -106,9 +106,7 @@ def _load_converted(
     with quiet():
         template = template_of(AutoConfig.from_pretrained(str(folder), trust_remote_code=False))
     try:
-        model: PreTrainedModel = template.from_pretrained(
-            str(folder), trust_remote_code=False, **words
-        )
+        model: PreTrainedModel = _whole(template, folder, trust_remote_code=False, **words)
     except OSError as error:
         raise CheckpointError(f"{folder}: {' '.join(str(error).split())[:300]}") from error
     except (ValueError, KeyError, TypeError) as error:  # of words that only its class can judge
@@ -149,6 +147,23 @@ def _refuse_words(words: Mapping[str, Any]) -> None:
             )
 
 
+def _whole(template: Any, folder: Path, **words: Any) -> Any:
+    """A model all of whose weights were there.
+
+    Raises:
+        CheckpointError: transformers would have drawn some at random, and gone on.
+    """
+    model, info = template.from_pretrained(str(folder), output_loading_info=True, **words)
+    missing = sorted(info.get("missing_keys", ()))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise CheckpointError(
+            f"{folder} has no weights for {missing[0]}{more} of {type(model).__name__}; they would "
+            "be random; download it again."
+        )
+    return model
+
+
 def _is_live_only(config: Mapping[str, Any]) -> bool:
     """Whether a config carries the type that only we read."""
     return any(
@@ -175,8 +190,8 @@ def _loaded(
         parsed = config_of(config, folder, remote_code=remote_code)
     template = template_of(parsed, remote_code=remote_code)
     try:
-        model: PreTrainedModel = template.from_pretrained(
-            str(folder), config=parsed, trust_remote_code=remote_code, **words
+        model: PreTrainedModel = _whole(
+            template, folder, config=parsed, trust_remote_code=remote_code, **words
         )
     except OSError as error:
         raise CheckpointError(f"{folder}: {' '.join(str(error).split())[:300]}") from error

@@ -1,6 +1,5 @@
 """Putting a trained adapter into the weights of the checkpoint it was trained on."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +59,7 @@ def merge(
 
     import torch
 
-    from ropepatch.healing.weights import cast, dtype_of
+    from ropepatch.healing.weights import dtype_of, put_into, shards_of
     from ropepatch.loading import load
     from ropepatch.model.skeleton import quiet
 
@@ -71,21 +70,26 @@ def merge(
     checkpoint = read_checkpoint(source.folder)
     _check_base(place, record, source.folder, name)
     check_target(target, source.folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=".ropepatch-merge-", dir=target.parent))
+    if target.absolute().is_relative_to(place.absolute()):
+        raise CheckpointError(f"the output {target} lies inside the adapter's own folder.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=".ropepatch-merge-", dir=target.parent))
+    except OSError as error:
+        raise CheckpointError(f"cannot write {target}: {error.strerror}.") from None
     try:
         with quiet():
             say("merging the adapter")
-            wanted = merged_weights(source.folder, place, stage / "weights", probe=True)
-            dtype = dtype_of(sorted(source.folder.glob("*.safetensors")))
-            cast(stage / "weights", dtype)
+            wanted = merged_weights(source.folder, place, stage / "merged", probe=True)
+            put_into(source.folder, stage / "merged", stage / "weights")
+            dtype = dtype_of(shards_of(source.folder))
             errors: list[float] = []
 
             def proved(folder: Path) -> Mapping[str, Any]:
                 say("reading the result back")
                 reloaded: Any = load(folder, remote_code=remote_code, dtype=torch.float32).eval()
                 error = float((_logits(reloaded) - wanted).abs().max())
-                least = _TOLERANCE if dtype == torch.float32 else 5e-2
+                least = _TOLERANCE if dtype == torch.float32 else 0.5
                 if not error <= least * max(float(wanted.abs().max()), 1.0):
                     raise VerificationError(
                         f"the merged model gives other logits than the adapter (by {error:.2g}); "
@@ -159,7 +163,7 @@ def _record(adapter: Path) -> dict[str, Any]:
 
 
 def _base_of(adapter: Path) -> str:
-    words = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    words, _ = read_json(adapter / "adapter_config.json")
     name = words.get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
         raise HealingError(f"{adapter} does not say what it was trained on; name it with --model.")

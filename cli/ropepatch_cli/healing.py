@@ -41,11 +41,15 @@ class Asked:
         Raises:
             HealingError: words are unknown or out of range.
         """
-        from ropepatch.errors import HealingError
+        from ropepatch.errors import HealingError, RecipeError
         from ropepatch.healing.plan import HealPlan
         from ropepatch.recipe_files import read_recipe
 
-        words: dict[str, Any] = dict(read_recipe(self.recipe)) if self.recipe else {}
+        try:
+            words: dict[str, Any] = dict(read_recipe(self.recipe)) if self.recipe else {}
+        except RecipeError as error:
+            text = str(error).replace("at least 'method: NAME'", "seq_len, steps and the like")
+            raise HealingError(text) from None
         for key in ("model", "data", "teacher", "output"):
             if key in words:
                 raise HealingError(
@@ -90,6 +94,10 @@ def heal(
     if not model:
         raise HealingError("--model is missing: what `extend` or `convert` wrote.")
     plan = asked.plan()
+    if plot is not None and plot.suffix not in ("", ".png", ".svg", ".pdf"):
+        raise HealingError(f"--plot {plot}: pictures are png, svg or pdf.")
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise HealingError(f"--plot {plot}: its folder does not exist.")
     with bar(quiet=as_json) as shown:
         way = Way(
             device=device,

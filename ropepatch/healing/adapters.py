@@ -55,7 +55,17 @@ def with_adapters(model: Any, plan: HealPlan) -> Any:
         task_type="CAUSAL_LM",
         **words,
     )
+    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     wrapped = get_peft_model(model, config)
+    if tied and plan.train_embeddings:
+        own: Any = wrapped.get_base_model()
+        ends = own.get_input_embeddings(), own.get_output_embeddings()
+        first, last = (getattr(end, "modules_to_save", {"default": end})["default"] for end in ends)
+        if first.weight is not last.weight:
+            raise HealingError(
+                f"PEFT would untie the embeddings of this {type(model).__name__} from its head; "
+                "leave them as they are (--keep-embeddings), or train all weights (--full)."
+            )
     for parameter in wrapped.parameters():
         if parameter.requires_grad:  # what is trained is kept exactly, however its base is kept
             parameter.data = parameter.data.float()
@@ -72,7 +82,7 @@ def applied(model: Any, adapter: Path) -> Any:
 
     try:
         return PeftModel.from_pretrained(model, str(adapter), is_trainable=False)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+    except Exception as error:  # of PEFT, of safetensors, of a config that is none
         reason = " ".join(str(error).split())[:300]
         raise HealingError(f"the adapter {adapter} does not fit the model: {reason}") from error
 

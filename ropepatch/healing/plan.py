@@ -117,6 +117,10 @@ class HealPlan:
         Raises:
             HealingError: words are unknown or out of range; all faults together.
         """
+        if not isinstance(words, Mapping):
+            raise HealingError(
+                f"a plan is a mapping with at least seq_len and steps, not {type(words).__name__}."
+            )
         faults: list[str] = []
         known = _read(cls, words, "", faults)
         stages = words.get("stages") or ()
@@ -237,9 +241,9 @@ def _value(kind: str, name: str, value: Any) -> Any:
         return value
     if kind.startswith("int"):
         number = float(value)
-        if isinstance(value, bool) or not math.isfinite(number) or int(value) != number:
+        if isinstance(value, bool) or not number.is_integer():
             raise ValueError("write a whole number")
-        return int(value)
+        return value if isinstance(value, int) else int(number)
     if kind.startswith("float"):
         if isinstance(value, bool) or not math.isfinite(float(value)):
             raise ValueError("write a number")

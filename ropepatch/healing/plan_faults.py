@@ -44,6 +44,11 @@ def faults_of(plan: Any) -> Iterator[str]:
         yield "long_share needs min_doc_len, which says what a long document is"
     if plan.short_original and not _any_short(plan):
         yield "short_original is about short sequences; give short_share"
+    if plan.save_every and plan.check_every and plan.save_every != plan.check_every:
+        yield (
+            f"save_every {plan.save_every} goes by check_every {plan.check_every}, so that the "
+            "best checkpoint is there; leave it out"
+        )
     if plan.warmup is not None and plan.warmup < 0:
         yield "warmup is below zero"
     if plan.best is not None and plan.best not in METRICS:
@@ -61,10 +66,11 @@ def faults_of(plan: Any) -> Iterator[str]:
         if not 0 < share <= 1:
             continue
         rows = round(share * plan.batch)
-        if not rows or (plan.micro_batch > 0 and rows % plan.micro_batch):
+        uneven = abs(rows - share * plan.batch) > 1e-6
+        if uneven or not rows or (plan.micro_batch > 0 and rows % plan.micro_batch):
             yield (
                 f"short_share {share:g} of batch {plan.batch} is {share * plan.batch:g} rows; it "
-                f"must be a multiple of micro_batch {plan.micro_batch}"
+                f"must be a whole multiple of micro_batch {plan.micro_batch}"
             )
     if plan.short_len is not None and (plan.short_len < 2 or plan.seq_len % plan.short_len):
         yield f"short_len {plan.short_len} does not divide seq_len {plan.seq_len}"

@@ -1,5 +1,6 @@
 """The folder of a training that is under way: what was asked, its data, its checkpoints."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -29,6 +30,8 @@ class RunFolder:
         """The weights that came out, until they are in their place."""
         self.checks = path / "checks"
         self._lock: Any = None
+        self._made: list[Path] = []
+        """Folders above it that were made for it, the deepest first."""
 
     def open(self, asked: Mapping[str, Any], *, first: bool = True) -> Self:
         """Make the folder, or go on with it.
@@ -55,6 +58,8 @@ class RunFolder:
         return self
 
     def _take(self, words: Mapping[str, Any]) -> None:
+        above = (self.path.parent, *self.path.parent.parents)
+        self._made = [place for place in above if not place.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / _RUN).exists() and any(
             not entry.name.startswith(".") for entry in self.path.iterdir()
@@ -110,6 +115,9 @@ class RunFolder:
     def remove(self) -> None:
         """When its result is in its place."""
         shutil.rmtree(self.path, ignore_errors=True)
+        for place in self._made:  # those that a result lies in are not empty
+            with contextlib.suppress(OSError):
+                place.rmdir()
         self.close()
 
 

@@ -247,12 +247,13 @@ def _fill(
 def _divided(about: About, held_out: int, seq_len: int, min_doc_len: int) -> About:
     """The end is held out, in whole sequences."""
     if about.tokens < seq_len + 1:
-        left = ""
+        left, lower = "", ""
         if about.left_out:
             left = f" ({about.left_out} documents below min_doc_len {min_doc_len:,} were left out)"
+            lower = ", a lower --min-doc-len"
         raise HealingError(
             f"the data have {about.tokens:,} tokens{left}, one sequence needs {seq_len + 1:,}; "
-            "give more data or a shorter --seq-len."
+            f"give more data{lower} or a shorter --seq-len."
         )
     twentieth = max(about.tokens // 20 // seq_len, 1) * seq_len + 1  # what follows the last one
     held = min(held_out, twentieth) if about.whole else held_out

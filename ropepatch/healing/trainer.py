@@ -4,7 +4,6 @@ Its checkpoints, mixed precision, gradient checkpointing, FSDP, DeepSpeed and se
 come with it.
 """
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -64,9 +63,7 @@ def arguments_of(
     every = plan.save_every or plan.check_every or max(plan.steps // 5, 1)
     words: dict[str, Any] = {}
     if plan.check_every:
-        every = math.ceil(every / plan.check_every) * plan.check_every
-        if plan.save_every % plan.check_every or not plan.save_every:
-            every = plan.check_every  # the best checkpoint must be there to be taken
+        every = plan.check_every  # the best checkpoint must be there to be taken
         words = {
             "eval_strategy": "steps",
             "eval_steps": plan.check_every,

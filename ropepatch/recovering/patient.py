@@ -17,6 +17,7 @@ from ropepatch.conversion import ConversionRecipe
 from ropepatch.errors import ConfigError, HealingError
 from ropepatch.extending import Inspection, dequantised_source, inspect
 from ropepatch.healing.plan import HealPlan
+from ropepatch.methods.table import METHODS
 from ropepatch.recipe import Recipe
 
 Say = Callable[[str], None]
@@ -51,6 +52,27 @@ class Patient:
     def folder(self) -> Path:
         """Where its files are."""
         return self.checkpoint.path
+
+    def beside(self, word: str) -> Path:
+        """A folder named after it: beside a local one, else in the working directory."""
+        name = Path(self.name).absolute().name.removesuffix(".gguf")
+        local = self.source.revision is None and Path(self.name).expanduser().exists()
+        parent = Path(self.name).expanduser().absolute().parent if local else Path.cwd()
+        return parent / f"{name}-{word}"
+
+    @property
+    def follows_length(self) -> bool:
+        """Whether its frequencies depend on how long a text is."""
+        stamp = self.inspection.stamp or {}
+        recipe = stamp.get("recipe")
+        if isinstance(recipe, dict) and recipe.get("short_exact"):
+            return True
+        layout = self.inspection.rotary
+        methods = [s.method for s in layout.schedules.values()] if layout is not None else []
+        named = [recipe.get("method")] if isinstance(recipe, dict) else []
+        return any(m is not None and (m.length_dependent or m.grows) for m in methods) or any(
+            METHODS[n].grows or METHODS[n].length_dependent for n in named if n in METHODS
+        )
 
     @property
     def trained_length(self) -> int:
@@ -128,6 +150,24 @@ def check_lengths(patient: Patient, plan: HealPlan) -> int:
     return short
 
 
+def check_method(patient: Patient, plan: HealPlan) -> None:
+    """Refuse what the patch of a model cannot do.
+
+    Raises:
+        HealingError: as said.
+    """
+    if plan.fade and patient.follows_length:
+        raise HealingError(
+            f"the frequencies of {patient.name} follow the length of the text, so the change "
+            "cannot come in little by little; leave out fade."
+        )
+    if plan.short_original and not patient.follows_length:
+        raise HealingError(
+            "short_original reads short sequences under the frequencies from before the patch, "
+            f"which {patient.name} does not keep; patch with short_exact, or longrope."
+        )
+
+
 def check_changed(patient: Patient) -> None:
     """Refuse a model whose positions are as they were in pretraining.
 
@@ -155,8 +195,8 @@ def check_teacher(patient: Patient, teacher: Patient) -> None:
     ours, theirs = patient.vocabulary, teacher.vocabulary
     if ours != theirs:
         raise HealingError(
-            f"the teacher {teacher.name} has a vocabulary of {theirs:,} tokens, {patient.name} "
-            f"one of {ours:,}; a teacher must be of the same tokenizer, best the model before its "
+            f"the teacher {teacher.name} has a vocabulary of {theirs} tokens, {patient.name} "
+            f"one of {ours}; a teacher must be of the same tokenizer, best the model before its "
             "patch."
         )
     probe = "The 12th of May: naïve readers, 北京, don't\n\n  stop."

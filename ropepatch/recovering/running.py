@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropepatch.checkpoint.staging import check_target
-from ropepatch.errors import HealingError, RopepatchError
+from ropepatch.errors import HealingError
 from ropepatch.healing.documents import Sources
 from ropepatch.healing.plan import HealPlan
 from ropepatch.healing.run_folder import RunFolder
@@ -18,6 +18,7 @@ from ropepatch.recovering.patient import (
     Patient,
     check_changed,
     check_lengths,
+    check_method,
     check_teacher,
 )
 from ropepatch.recovering.processes import check_processes
@@ -88,9 +89,9 @@ def heal(
     master = None if teacher is None else Patient.find(str(teacher), None, way.say)
     if master is not None:
         check_teacher(patient, master)
-    target = Path(output) if output else patient.folder.absolute().with_name(
-        f"{patient.folder.absolute().name}-healed"
-    )  # fmt: skip
+    check_method(patient, asked)
+    patient.tokenizer()  # that there is one is known before anything is begun
+    target = Path(output) if output else patient.beside("healed")
     check_target(target, patient.folder)
     mine = ranks(way.device)
     check_processes(asked, patient, mine.world, taught=master is not None)
@@ -127,7 +128,7 @@ def _tidy(folder: RunFolder) -> Iterator[None]:
     """What is refused before anything was trained leaves no folder behind."""
     try:
         yield
-    except RopepatchError:
+    except BaseException:
         if folder.is_ours and folder.checkpoint() is None:
             folder.remove()
         raise

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -67,8 +66,3 @@ def checks_of(history: list[dict[str, Any]]) -> list[dict[str, float]]:
         for row in history
         if any(key.startswith("eval_") for key in row)
     ]
-
-
-def files_of(folder: Path) -> list[Path]:
-    """Weight files of a checkpoint."""
-    return sorted(folder.glob("*.safetensors"))

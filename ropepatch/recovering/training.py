@@ -1,11 +1,12 @@
 """The part of a recovery training in which weights change."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from ropepatch.errors import HealingError, HealingStoppedError, VerificationError
+from ropepatch.errors import HealingError, HealingStoppedError, RopepatchError, VerificationError
 from ropepatch.healing.adapters import with_adapters
 from ropepatch.healing.following import Progress
 from ropepatch.healing.held_out import HeldOut
@@ -51,7 +52,7 @@ class Training:
             words["attn_implementation"] = case.way.attention
         self.device = ahead.device
         self.words = words
-        self.model: Any = load(case.patient.folder, remote_code=case.way.remote_code, **words)
+        self.model: Any = _loaded(case.patient.folder, case.way.remote_code, words)
         freeze_others(self.model)
         self.tokenizer = case.patient.tokenizer()
         self.checks = Checks(
@@ -63,7 +64,7 @@ class Training:
             seed=self.plan.seed,
         )
         self.held_out = HeldOut.of(self.plan, store, self.checks.lengths[0])
-        if not self.held_out.rows:
+        if not self.held_out.rows and self.plan.check_windows:
             self.notes.append("the data are too few to hold anything out, so no loss is measured")
 
     def run(self) -> Trained:
@@ -126,7 +127,7 @@ class Training:
             logits,
             self.measured,
             self.checks.lengths,
-            rows.passes,
+            rows.passes * trainer.state.global_step / plan.steps,
             self.ahead.bfloat16,
             (*self.notes, *self.checks.notes),
         )
@@ -176,7 +177,7 @@ class Training:
         words = dict(self.words)
         if self.ahead.bfloat16:
             words["dtype"] = torch.bfloat16
-        model: Any = load(master.folder, remote_code=self.case.way.remote_code, **words)
+        model: Any = _loaded(master.folder, self.case.way.remote_code, words)
         window = master.window if master.is_changed else master.trained_length
         return Teacher(model.to(place), window or self.plan.seq_len, length_pin(model))
 
@@ -239,6 +240,21 @@ class Training:
         ids = torch.randint(size, (1, length), generator=generator)
         with self._precision():
             return ids[0], logits_of(model, ids.to(weight.device))
+
+
+def _loaded(folder: Path, remote_code: bool, words: dict[str, Any]) -> Any:
+    """A model with its patch on it.
+
+    Raises:
+        RopepatchError: it cannot be read, or not computed as asked.
+    """
+    try:
+        return load(folder, remote_code=remote_code, **words)
+    except (ValueError, ImportError) as error:  # an attention that is not there
+        if isinstance(error, RopepatchError):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise HealingError(f"{folder} cannot be loaded: {reason}") from error
 
 
 def _weights(plan: HealPlan, teacher: Teacher | None) -> Any:

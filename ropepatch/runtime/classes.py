@@ -16,6 +16,7 @@ from ropepatch.runtime.attention import (
     VARLEN,
     Alibi,
 )
+from ropepatch.runtime.native import Scaled, rename_as
 from ropepatch.runtime.words import MODULE, STAMP, in_memory, on_disk
 
 _ASKED = {"eager": "mask", "sdpa": "channels", "flex_attention": "flex"}
@@ -63,27 +64,6 @@ class Still:
             return given.new_full((1,) * given.ndim, self.factor).expand_as(given)
         cos, sin = given
         return self.still(cos), sin.new_zeros((1,) * sin.ndim).expand_as(sin)
-
-
-class Scaled:
-    """Forward pre-hook of an attention that has linear biases of its own: slopes times a number."""
-
-    def __init__(self, names: list[str], scale: float) -> None:
-        """Scale these arguments: biases, or masks that hold them."""
-        self.names, self.scale = names, scale
-
-    def __call__(self, module: Any, args: Any, words: dict[str, Any]) -> Any:
-        """Before the attention."""
-        parameters = list(inspect.signature(type(module).forward).parameters)[1:]
-        given = dict(zip(parameters, args, strict=False)) | words
-        if given.get(self.names[0]) is None:
-            raise RuntimeError(f"{type(module).__name__} was called without {self.names[0]}.")
-        for name in self.names:
-            bias = given.get(name)
-            if torch.is_tensor(bias) and bias.is_floating_point():
-                lowest = torch.finfo(bias.dtype).min / 2
-                given[name] = torch.where(bias > lowest, bias * self.scale, bias)
-        return (), given
 
 
 def attentions(model: torch.nn.Module, text: Any) -> Iterator[tuple[torch.nn.Module, int | None]]:
@@ -258,6 +238,11 @@ class ConvertedConfig:
 
 class ConvertedModel:
     """In front of the class of a model: made as its config says, and saved so."""
+
+    def __init_subclass__(cls, **words: Any) -> None:
+        """Its weights are renamed as those of the class behind it."""
+        super().__init_subclass__(**words)
+        rename_as(cls.__name__, cls.__mro__[2].__name__)
 
     def __init__(self, config: Any, *args: Any, **words: Any) -> None:
         """Build the model, then put the other attention into it."""

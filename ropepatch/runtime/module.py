@@ -8,7 +8,7 @@ from typing import Any
 from ropepatch._version import __version__
 from ropepatch.runtime.words import PREFIX
 
-_PARTS = ("words", "channels", "attention", "classes")
+_PARTS = ("words", "channels", "attention", "native", "classes")
 
 _HEAD = '''\
 # Written by ropepatch {version}, licensed under the Apache License 2.0. It needs torch and

@@ -73,7 +73,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"stages": (Stage(100, short_share=-1.0),)}, "stage 1: short_share must be between"),
     ({"stages": (Stage(100, hidden_weight=-1.0),)}, "stage 1: hidden_weight is below zero"),
     ({"short_share": 0.01}, "short_share 0.01 of batch 8 is 0.08 rows"),
-    ({"short_share": 0.125, "micro_batch": 2}, "must be a multiple of micro_batch 2"),
+    ({"short_share": 0.125, "micro_batch": 2}, "must be a whole multiple of micro_batch 2"),
     ({"stages": (Stage(100, short_share=0.01),)}, "short_share 0.01 of batch 8"),
     ({"short_len": 1}, "short_len 1 does not divide seq_len 64"),
     ({"short_len": 48}, "short_len 48 does not divide seq_len 64"),
@@ -370,7 +370,7 @@ def test_short_rows_of_a_step() -> None:
         batch=8,
     )
     assert [made.short_rows(i) for i in range(6)] == [2, 2, 0, 0, 8, 8]
-    assert plan(batch=3, short_share=0.34).short_rows(0) == 1
+    assert plan(batch=3, short_share=1 / 3).short_rows(0) == 1
 
 
 # --- goals ---------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "yarn",
             {"short_original": True, "short_share": 0.5},
-            "under the frequencies from before the patch, which this one does not keep",
+            "under the frequencies from before the patch, which",
         ),
         ("dynamic", {"fade": 0.5}, "cannot come in little by little; leave out fade"),
         ("yarn", {"short_share": 0.5, "short_len": 48}, "short_len 48 does not divide"),

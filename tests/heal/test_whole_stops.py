@@ -150,15 +150,17 @@ def test_a_model_that_is_not_the_trained_one_is_not_written(
     patched: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ropepatch.errors import VerificationError
+    from ropepatch.healing.weights import put_into as own
     from ropepatch.recovering import finishing
 
-    def worse(folder: Path, dtype: Any) -> None:
+    def worse(base: Path, trained: Path, into: Path) -> None:
         from safetensors.torch import save_file
 
-        found = {k: v + 0.05 for k, v in weights_of(folder).items()}
-        save_file(found, folder / "model.safetensors", {"format": "pt"})
+        own(base, trained, into)
+        found = {k: v + 0.05 for k, v in weights_of(into).items()}
+        save_file(found, into / "model.safetensors", {"format": "pt"})
 
-    monkeypatch.setattr(finishing, "cast", worse)
+    monkeypatch.setattr(finishing, "put_into", worse)
     with pytest.raises(VerificationError, match="the saved model gives other logits"):
         healed(patched, data, tmp_path / "healed", STEPS)
     assert left(tmp_path) == ["healed.run"]
