@@ -28,21 +28,21 @@ from ropepatch.recovering.case import Way
 HERE = Path(__file__).parent
 BASE = HERE / "models" / "tiny-retriever"
 LENGTHS = (256, 512, 1024, 2048)
-CASES: dict[str, tuple[dict[str, Any], str]] = {
-    "yarn": ({"method": "yarn", "factor": 4}, "tiny"),
-    "pi": ({"method": "pi", "factor": 4}, "tiny-pi"),
-    "p-rope-0.5": ({"method": "p-rope", "keep": 0.5, "to": 1024}, "tiny"),
-    "p-rope-0.25": ({"method": "p-rope", "keep": 0.25, "to": 1024}, "tiny"),
-    "alibi": ({"to": "alibi", "alibi_bias_max": 12, "slope_scale": 16}, "tiny-convert"),
-    "nope": ({"to": "nope"}, "tiny-convert"),
+CASES: dict[str, tuple[dict[str, Any], str, float]] = {
+    "yarn": ({"method": "yarn", "factor": 4}, "tiny-yarn", 0.4),
+    "pi": ({"method": "pi", "factor": 4}, "tiny-pi", 0.4),
+    "p-rope-0.5": ({"method": "p-rope", "keep": 0.5, "to": 1024}, "tiny", 0.2),
+    "p-rope-0.25": ({"method": "p-rope", "keep": 0.25, "to": 1024}, "tiny", 0.2),
+    "alibi": ({"to": "alibi", "alibi_bias_max": 12, "slope_scale": 16}, "tiny-convert", 0.06),
+    "nope": ({"to": "nope"}, "tiny-convert", 0.06),
 }
-"""What is done to the model, and the recipe that heals it."""
+"""What is done to the model, the recipe that heals it, and the share of long documents."""
 
 
 def changed(name: str, folder: Path) -> Path:
     """The model extended or converted."""
     target = folder / f"{name}"
-    words, _ = CASES[name]
+    words = CASES[name][0]
     if not target.exists():
         if "method" in words:
             ropepatch.extend(BASE, words, target)
@@ -86,15 +86,15 @@ def main() -> None:
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
     data = {}
-    for recipe, share in (("tiny", 0.2), ("tiny-pi", 0.2), ("tiny-convert", 0.06)):
-        data[recipe] = given.output / f"documents-{share:g}.jsonl"
-        if not data[recipe].exists():
-            command = [sys.executable, HERE / "tiny_documents.py", data[recipe]]
+    for share in {CASES[name][2] for name in given.cases}:
+        data[share] = given.output / f"documents-{share:g}.jsonl"
+        if not data[share].exists():
+            command = [sys.executable, HERE / "tiny_documents.py", data[share]]
             subprocess.run([*command, "--documents", "6000", "--long", str(share)], check=True)
     text = " ".join(itertools.islice(sentences(77), 4000))  # by a seed that no text was drawn by
     rows = [("as it was", BASE, given.output / "measured" / "base")]
     for name in given.cases:
-        done = healed(name, given.output, data[CASES[name][1]])
+        done = healed(name, given.output, data[CASES[name][2]])
         rows.append(
             (f"{name}, zero-shot", changed(name, given.output), given.output / "measured" / name)
         )
