@@ -1,5 +1,7 @@
 """Putting a trained adapter into the weights of the checkpoint it was trained on."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +56,6 @@ def merge(
         >>> from ropepatch import merge
         >>> merge("model-64k-adapter", "model-64k-healed")  # doctest: +SKIP
     """
-    import shutil
-    import tempfile
-
     import torch
 
     from ropepatch.healing.weights import dtype_of, put_into, shards_of
@@ -70,13 +69,7 @@ def merge(
     checkpoint = read_checkpoint(source.folder)
     _check_base(place, record, source.folder, name)
     check_target(target, source.folder)
-    if target.absolute().is_relative_to(place.absolute()):
-        raise CheckpointError(f"the output {target} lies inside the adapter's own folder.")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=".ropepatch-merge-", dir=target.parent))
-    except OSError as error:
-        raise CheckpointError(f"cannot write {target}: {error.strerror}.") from None
+    stage = _stage(target, place)
     try:
         with quiet():
             say("merging the adapter")
@@ -138,6 +131,17 @@ def merged_weights(base: Path, adapter: Path, into: Path, *, probe: bool = False
     found = _logits(wrapped.eval()) if probe else None
     wrapped.merge_and_unload(safe_merge=True).save_pretrained(into)
     return found
+
+
+def _stage(target: Path, adapter: Path) -> Path:
+    """A folder for the weights, on the disk that they will stay on."""
+    if target.absolute().is_relative_to(adapter.absolute()):
+        raise CheckpointError(f"the output {target} lies inside the adapter's own folder.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=".ropepatch-merge-", dir=target.parent))
+    except OSError as error:
+        raise CheckpointError(f"cannot write {target}: {error.strerror}.") from None
 
 
 def _logits(model: Any) -> Any:

@@ -99,7 +99,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(
 ) -> None:
     with pytest.raises(Killed):
         heal(patched, data, {**PLAN, **STEPS}, tmp_path / "healed", way=at(step, kill))
-    assert left(tmp_path) == ["healed.run"]
+    assert left(tmp_path) == (["healed.run"] if step > 1 else []), "no checkpoint, no folder"
     healed(patched, data, tmp_path / "healed", STEPS)
     assert left(tmp_path) == ["healed"]
     assert same(whole, tmp_path / "healed")
