@@ -187,9 +187,12 @@ def test_a_target_that_appears_meanwhile(bare: Path, monkeypatch: pytest.MonkeyP
 # --- a process that is gone -------------------------------------------------------------------
 
 BLOCKED = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from ropepatch import Recipe, extend
+
+# what a shell starts in the background has Ctrl-C switched off, and hands that on
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def block(name, done, total):
     print(name, flush=True)
