@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from ropepatch.conversion import ConversionRecipe
     from ropepatch.converting import convert_checkpoint
     from ropepatch.errors import RopepatchError
+    from ropepatch.exporting import export
     from ropepatch.extending import extend, inspect, restore
     from ropepatch.geometry import Frequencies, RotaryGeometry
+    from ropepatch.gguf_extending import extend_gguf, inspect_gguf, restore_gguf
     from ropepatch.healing.plan import HealPlan
     from ropepatch.loading import load
     from ropepatch.merging import merge
@@ -37,15 +39,19 @@ _WHERE = {
     "RotaryGeometry": "ropepatch.geometry",
     "convert": "ropepatch.model.converting",
     "convert_checkpoint": "ropepatch.converting",
+    "export": "ropepatch.exporting",
     "extend": "ropepatch.extending",
+    "extend_gguf": "ropepatch.gguf_extending",
     "heal": "ropepatch.recovering.running",
     "inspect": "ropepatch.extending",
+    "inspect_gguf": "ropepatch.gguf_extending",
     "load": "ropepatch.loading",
     "merge": "ropepatch.merging",
     "patch": "ropepatch.model.patching",
     "patch_of": "ropepatch.model.patching",
     "read_layout": "ropepatch.config_json.layout",
     "restore": "ropepatch.extending",
+    "restore_gguf": "ropepatch.gguf_extending",
     "revert": "ropepatch.model.converting",
     "verify": "ropepatch.verifying",
 }
@@ -63,15 +69,19 @@ __all__ = [
     "__version__",
     "convert",
     "convert_checkpoint",
+    "export",
     "extend",
+    "extend_gguf",
     "heal",
     "inspect",
+    "inspect_gguf",
     "load",
     "merge",
     "patch",
     "patch_of",
     "read_layout",
     "restore",
+    "restore_gguf",
     "revert",
     "verify",
 ]

@@ -23,7 +23,7 @@ from ropepatch.config_json.layout import Layout, read_layout
 from ropepatch.config_json.plan import STAMP, erase_recipe, read_stamp
 from ropepatch.config_json.write import AskedDialect, Change, write_recipe
 from ropepatch.conversion import ConversionRecipe
-from ropepatch.errors import ConfigError, RopepatchError
+from ropepatch.errors import CheckpointError, ConfigError, RopepatchError
 from ropepatch.families.biases import native_of
 from ropepatch.recipe import Recipe, as_recipe
 
@@ -120,6 +120,10 @@ def extend(
         >>> extend("model", Recipe.named("yarn", factor=8), "model-64k")  # doctest: +SKIP
     """
     recipe = as_recipe(recipe)
+    if output is not None and Path(output).suffix == ".gguf":
+        raise CheckpointError(
+            f"extend writes a folder, not {output}; extend_gguf changes a GGUF file's metadata."
+        )
     source = find_source(str(model), revision, config_only=dry_run)
     called = source.folder
     if source.is_gguf and not dry_run:

@@ -12,6 +12,7 @@ from ropepatch_cli.commands import (
     compare,
     convert,
     evaluate,
+    export,
     extend,
     heal,
     inspect,
@@ -38,6 +39,7 @@ app.command("extend")(extend.extend)
 app.command("convert")(convert.convert)
 app.command("heal")(heal.heal)
 app.command("merge")(merge.merge)
+app.command("export")(export.export)
 app.command("inspect")(inspect.inspect)
 app.command("verify")(verify.verify)
 app.command("restore")(restore.restore)

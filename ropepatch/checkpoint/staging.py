@@ -59,6 +59,47 @@ def staged(target: Path) -> Iterator[Path]:
         raise _unwritable(place, error) from None
 
 
+@contextmanager
+def staged_file(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A path to write one file to; it becomes `target` on leaving, and goes on any error.
+
+    Args:
+        target: The file to be.
+        replace: Whether it may stand there already; other hard links then keep the old content.
+
+    Raises:
+        CheckpointError: the place cannot be written: read-only, full, no permission, ...
+    """
+    place = Path(os.path.abspath(target))
+    try:
+        with _parents(place.parent):
+            _sweep(place.parent)
+            with _locked_stage(place) as stage:
+                yield stage / "file"
+                _sync(stage / "file")
+                if replace:
+                    shutil.copymode(place, stage / "file")
+                    os.replace(stage / "file", place)
+                else:
+                    _take_name(stage / "file", place, target)
+                _sync(place.parent)
+    except OSError as error:
+        raise _unwritable(place, error) from None
+
+
+def _take_name(file: Path, place: Path, target: Path) -> None:
+    try:
+        os.link(file, place)  # unlike a rename, never over another file
+    except FileExistsError:
+        raise CheckpointError(f"{target} appeared meanwhile; nothing was written.") from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        if place.is_symlink() or place.exists():
+            raise CheckpointError(f"{target} appeared meanwhile; nothing was written.") from None
+        file.rename(place)
+
+
 def read_text(path: Path) -> str:
     """A text as it stands: line ends are kept, bytes that are not UTF-8 survive `write_file`."""
     return path.read_bytes().decode("utf-8", "surrogateescape")

@@ -40,6 +40,11 @@ def advise(
             )
         geometry = layout.schedules[label].geometry
         notes += method.live_advice(geometry) if live else method.advice(geometry)
+        if not live and getattr(method, "attention_factor", None) is not None:
+            notes.append(
+                "SGLang's yarn does not read attention_factor; `ropepatch export --for sglang` "
+                "says it in the words that it reads."
+            )
         if not live and _rope_type(method, geometry) == "linear":
             notes.append(
                 "vLLM multiplies the length by the factor again for 'linear': start it with "

@@ -120,13 +120,10 @@ class Yarn(Method):
         )
 
     def advice(self, geometry: RotaryGeometry) -> tuple[str, ...]:
-        """Partial rotation leaves part of the head cold; SGLang reads other keys."""
-        notes = []
+        """Partial rotation leaves part of the head cold."""
         if geometry.rotary_dim != geometry.head_dim and self.temperature() != 1:
-            notes.append(
+            return (
                 f"yarn's temperature warms only the {geometry.rotary_dim} rotated of "
-                f"{geometry.head_dim} features per head; --set attention_factor=1.0 turns it off."
+                f"{geometry.head_dim} features per head; --set attention_factor=1.0 turns it off.",
             )
-        if self.attention_factor is not None:
-            notes.append("SGLang does not read attention_factor (it reads mscale and the rest).")
-        return tuple(notes)
+        return ()

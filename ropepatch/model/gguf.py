@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gguf import GGUFReader
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ropepatch.errors import CheckpointError
+from ropepatch.gguf_file.reading import read_survey
+from ropepatch.gguf_file.survey import Survey
 from ropepatch.model.skeleton import quiet
 
-_MAGIC = b"GGUF"
 _SAMPLE = 4 * 1024**2
 
 
@@ -100,18 +100,8 @@ def _open_up(stage: Path) -> None:
 
 
 def _check(path: Path) -> None:
-    try:
-        with path.open("rb") as stream:
-            magic = stream.read(4)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}.") from None
-    if magic != _MAGIC:
-        raise CheckpointError(f"{path} is not a GGUF file.")
-    try:
-        reader = GGUFReader(path)
-        scaling = _scaling(reader)
-    except Exception as error:  # a parser of somebody else's file; whatever it throws
-        raise _unreadable(path, error) from error
+    found = read_survey(path)
+    scaling = _scaling(found)
     if scaling is not None:
         raise CheckpointError(
             f"{path} is already scaled ({scaling}), which transformers drops when it reads GGUF; "
@@ -119,15 +109,15 @@ def _check(path: Path) -> None:
         )
 
 
-def _scaling(reader: GGUFReader) -> str | None:
+def _scaling(found: Survey) -> str | None:
     """The scaling a file carries in its metadata or, for llama3 and longrope, as a tensor."""
-    for name, field in reader.fields.items():
-        value = field.contents() if ".rope.scal" in name else None
-        if name.endswith(".rope.scaling.type") and value not in ("", "none"):
+    for entry in found.entries:
+        value = entry.value if ".rope.scal" in entry.key else None
+        if entry.key.endswith(".rope.scaling.type") and value not in ("", "none"):
             return f"rope.scaling.type {value}"
-        if name.endswith(".rope.scale_linear") and value != 1:  # as older converters wrote it
+        if entry.key.endswith(".rope.scale_linear") and value != 1:  # as older converters wrote it
             return f"rope.scale_linear {value}"
-    factors = [t.name for t in reader.tensors if t.name.startswith(("rope_freqs", "rope_factors"))]
+    factors = [t.name for t in found.tensors if t.name.startswith(("rope_freqs", "rope_factors"))]
     return factors[0] if factors else None
 
 

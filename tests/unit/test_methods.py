@@ -262,8 +262,8 @@ def test_a_block_with_numbers_out_of_range() -> None:
     [
         (Yarn(factor=4.0), WHOLE, ()),
         (Yarn(factor=4.0), PARTIAL, ("only the 16 rotated of 64",)),
-        (Yarn(factor=4.0, attention_factor=1.0), PARTIAL, ("SGLang",)),
-        (Yarn(factor=4.0, attention_factor=1.5), PARTIAL, ("only the 16", "SGLang")),
+        (Yarn(factor=4.0, attention_factor=1.0), PARTIAL, ()),
+        (Yarn(factor=4.0, attention_factor=1.5), PARTIAL, ("only the 16",)),
         (NtkAware(factor=4.0), WHOLE, ("16384 tokens",)),
         (DynamicNtk(factor=4.0), WHOLE, ("KV cache",)),
         (DynamicYarn(factor=4.0), WHOLE, ()),

@@ -26,6 +26,7 @@ from ropepatch_cli.options import (
 )
 
 if TYPE_CHECKING:
+    from ropepatch.checkpoint.carry import How
     from ropepatch.recipe import Recipe
 
 _DIALECTS = ("auto", "v4", "v5", "both")
@@ -52,9 +53,14 @@ def extend(
     remote_code: RemoteCode = False,
     as_json: Json = False,
 ) -> None:
-    """Write a checkpoint that works at a longer context, and prove it."""
+    """Write a checkpoint that works at a longer context, and prove it.
+
+    A GGUF model becomes a folder of safetensors, or, with --output NAME.gguf, another GGUF file
+    with the same tensor data and other metadata.
+    """
     from ropepatch.extending import extend as extend_model
-    from ropepatch_cli import render
+    from ropepatch.gguf_extending import changes_metadata, extend_gguf
+    from ropepatch_cli import metadata, render
     from ropepatch_cli.working import Work
 
     words = recipe_words(
@@ -70,13 +76,28 @@ def extend(
     )
     model = model or str(words.get("model") or "")
     chosen = _checked(words, model, dialect)
+    how: How = "auto" if link is None else "link" if link else "copy"
+    if changes_metadata(model, output):
+        _check_gguf(dialect, revision, remote_code=remote_code, verify=verify)
+        with Work(quiet=as_json) as work:
+            changed = extend_gguf(
+                model,
+                chosen,
+                output,
+                how=how,
+                replace=replace,
+                dry_run=dry_run,
+                progress=work.progress,
+            )
+        metadata.extended(changed, as_json=as_json)
+        return
     with Work(quiet=as_json) as work:
         done = extend_model(
             model,
             chosen,
             output,
             revision=revision,
-            how="auto" if link is None else "link" if link else "copy",
+            how=how,
             replace=replace,
             dialect=dialect,  # type: ignore[arg-type]  # checked above
             remote_code=remote_code,
@@ -86,6 +107,22 @@ def extend(
             say=work.say,
         )
     render.extension(done, as_json=as_json)
+
+
+def _check_gguf(dialect: str, revision: str | None, *, remote_code: bool, verify: bool) -> None:
+    from ropepatch.errors import RecipeError
+
+    given = {
+        "--dialect": dialect != "auto",
+        "--revision": revision is not None,
+        "--trust-remote-code": remote_code,
+        "--no-verify": not verify,
+    }
+    faults = [
+        f"{name} means nothing for a GGUF file's metadata" for name, on in given.items() if on
+    ]
+    if faults:
+        raise RecipeError(faults)
 
 
 def _checked(words: dict[str, Any], model: str, dialect: str) -> "Recipe":

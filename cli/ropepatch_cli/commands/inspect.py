@@ -27,13 +27,22 @@ def inspect(
     """Show layer types, method in force, lengths, and what `extend` would do."""
     from ropepatch.extending import inspect as inspect_model
     from ropepatch.extending import preview
-    from ropepatch_cli import drawing, inspecting, render
+    from ropepatch.gguf_extending import inspect_gguf, is_gguf_file, preview_gguf
+    from ropepatch_cli import drawing, inspecting, metadata, render
 
-    found = inspect_model(model, revision)
     chosen = tuple(method or ("yarn",))
-    previews = preview(found, chosen, factor)
-    inspecting.inspection(found, previews, as_json=as_json)
-    if plot is not None:
-        plot = plot if plot.suffix else plot.parent / f"{plot.name}.png"
-        drawing.draw_inspection(plot, found, previews)
-        render.wrote(plot, as_json=as_json)
+    picture = plot and (plot if plot.suffix else plot.parent / f"{plot.name}.png")
+    if revision is None and is_gguf_file(model):
+        file = inspect_gguf(model)
+        changes = preview_gguf(file, chosen, factor)
+        metadata.inspection(file, changes, as_json=as_json)
+        if picture is not None:
+            metadata.draw(picture, file, changes)
+    else:
+        found = inspect_model(model, revision)
+        previews = preview(found, chosen, factor)
+        inspecting.inspection(found, previews, as_json=as_json)
+        if picture is not None:
+            drawing.draw_inspection(picture, found, previews)
+    if picture is not None:
+        render.wrote(picture, as_json=as_json)

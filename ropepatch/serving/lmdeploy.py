@@ -1,0 +1,64 @@
+"""LMDeploy: two backends, of which the faster one has yarn wrong.
+
+Source: lmdeploy/pytorch/nn/rotary_embedding.py, backends/default/rotary_embedding.py (run on a CPU)
+and lmdeploy/turbomind/models/utils.py (its Python run, its C++ read at 0.16.0), release 0.18.0.
+"""
+
+from collections.abc import Mapping
+
+from ropepatch.methods.longrope import LongRope
+from ropepatch.serving.base import Engine, Support, Words, refuse
+from ropepatch.serving.served import ServedModel
+
+CHECKED = (
+    "LMDeploy 0.18.0, its Python rotary code run on a CPU without a server; TurboMind's C++ read "
+    "at 0.16.0"
+)
+_NEAR = ("yarn", "ntk")
+_PYTORCH = "--backend pytorch"
+
+METHODS: Mapping[str, Support] = {
+    "yarn": Support("override", f"{_PYTORCH}; TurboMind builds the ramp on the raised length"),
+    "pi": Support("native"),
+    "ntk": Support("native"),
+    "dynamic-ntk": Support(
+        "refused",
+        "it counts by the batch, or by the prompt as it came, not by the input",
+        _NEAR,
+    ),
+    "dynamic-yarn": Support("refused", "it has no type for it", _NEAR),
+    "ntk-by-parts": Support("native"),
+    "llama3": Support("native"),
+    "longrope": Support("override", f"{_PYTORCH}; TurboMind has no such type"),
+    "p-rope": Support("refused", "neither backend has transformers' type 'proportional'", _NEAR),
+    "nope": Support("refused", "neither backend has transformers' type 'proportional'", _NEAR),
+    "alibi": Support("refused", "no model of it hands such a bias on", _NEAR),
+}
+
+
+def say(served: ServedModel) -> Words:
+    """`lmdeploy serve api_server` for the folder."""
+    method, kind = served.method, served.model_type
+    if any(b["rope_type"] == "proportional" for b in served.blocks().values()):
+        refuse("LMDeploy", served, METHODS["p-rope"].why, _NEAR)
+    if isinstance(method, LongRope) and method.attention_factor is not None:
+        refuse("LMDeploy", served, "its longrope reads no attention factor", ("yarn",))
+    if kind.startswith("gemma3") and served.row != "pi":
+        why = "its class for Gemma 3 turns by 'linear' whatever is said"
+        refuse("LMDeploy", served, why, ("pi",))
+    if len(served.layout.schedules) > 1 and not kind.startswith("gemma3"):
+        why = f"it reads no rotation by layer type for '{kind}', and turns by rope_theta 10,000"
+        refuse("LMDeploy", served, why, ())
+    command = ["lmdeploy", "serve", "api_server", served.name]
+    flag = METHODS[served.row].how == "override" or kind.startswith("gemma3")
+    if flag:
+        command += ["--backend", "pytorch"]
+    command += ["--session-len", str(served.target_length)]
+    return Words(
+        (tuple(command),),
+        notes=("--rope-scaling-factor has no effect since 0.14.0.",),
+        how="override" if flag else "native",
+    )
+
+
+ENGINE = Engine("lmdeploy", "LMDeploy", CHECKED, METHODS, say)

@@ -1,0 +1,127 @@
+"""SGLang: reads transformers' words, but not every key, and not in every model's class.
+
+Source: sglang/srt/layers/rotary_embedding, sglang/srt/configs/model_config.py and the model files
+of 0.5.23, run on a CPU with the rest stubbed; the models in `_READ` were read only.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ropepatch.methods.longrope import LongRope
+from ropepatch.methods.yarn import Yarn
+from ropepatch.serving.base import Engine, Support, Words, refuse
+from ropepatch.serving.served import ServedModel
+from ropepatch.serving.yarn_words import portable_temperature
+
+CHECKED = "SGLang 0.5.23, its own rotary and config code run on a CPU without a server"
+_NEAR = ("yarn", "ntk")
+
+METHODS: Mapping[str, Support] = {
+    "yarn": Support("native"),
+    "pi": Support("native"),
+    "ntk": Support("native"),
+    "dynamic-ntk": Support(
+        "refused", "its 'dynamic' is one fixed table, for the longest input", _NEAR
+    ),
+    "dynamic-yarn": Support("refused", "it has no type for it", _NEAR),
+    "ntk-by-parts": Support("native"),
+    "llama3": Support("native"),
+    "longrope": Support("native"),
+    "p-rope": Support("override", "partial_rotary_factor at the top of the config"),
+    "nope": Support("override", "partial_rotary_factor at the top, and the class's own name"),
+    "alibi": Support("refused", "its attention takes no bias on this class", _NEAR),
+}
+
+_THETA_ALONE = (
+    "mixtral gemma stablelm starcoder2 olmo gemma2 phi persimmon granitemoe dbrx grok-1 chatglm "
+    "gptj baichuan zaya muse_glimmer muse_spark spark2_5"
+)
+"""Model types whose classes hand no scaling to their rotation, and say nothing."""
+_STOPS = ("llama", "mistral")
+"""Model types whose class was seen to hand on a fraction of pairs."""
+
+
+def say(served: ServedModel) -> Words:
+    """`sglang serve` for the folder."""
+    _refuse_special(served)
+    text = _more(served)
+    overrides: dict[str, Any] = {}
+    if text:
+        block = served.rope_parameters(text.get("block"))
+        rest = {key: value for key, value in text.items() if key != "block"}
+        overrides = served.overrides({"rope_parameters": block, **rest})
+    if served.architectures:
+        overrides["architectures"] = list(served.architectures)
+    return _words(served, served.name, overrides, ())
+
+
+def say_original(served: ServedModel, model: str) -> Words:
+    """The same for the model it was made from, with the whole block laid over its config."""
+    _refuse_special(served)
+    text = _more(served)
+    block = served.rope_parameters(text.get("block"))
+    rest = {key: value for key, value in text.items() if key != "block"}
+    length = {"max_position_embeddings": served.target_length}
+    overrides = served.overrides({**length, "rope_parameters": block, **rest})
+    note = "the block is whole: older releases replace it, newer ones keep stale keys of the old."
+    return _words(served, model, overrides, (note,))
+
+
+def _words(
+    served: ServedModel, model: str, overrides: Mapping[str, Any], notes: tuple[str, ...]
+) -> Words:
+    command = ["sglang", "serve", "--model-path", model]
+    command += ["--context-length", str(served.target_length)]
+    if overrides:
+        command += ["--json-model-override-args", json.dumps(overrides)]
+    if isinstance(served.method, LongRope):
+        notes = (
+            *notes,
+            "SGLang keeps the long table in the model's own 16 bits, and switches to it one token "
+            "later than transformers.",
+        )
+    return Words(
+        (tuple(command),),
+        overrides=overrides or None,
+        notes=notes,
+        how="override" if overrides else "native",
+    )
+
+
+def _more(served: ServedModel) -> dict[str, Any]:
+    """Words besides transformers' own: under `block` those of the block, the others at the top."""
+    method = served.method
+    if isinstance(method, Yarn) and not served.layout.family.is_mla:
+        # its Gemma 3 is a copy of transformers' class, which reads attention_factor itself
+        words = portable_temperature(method)
+        return {"block": words} if words and not served.model_type.startswith("gemma3") else {}
+    if isinstance(method, LongRope) and method.attention_factor is not None:
+        return {"block": dict.fromkeys(("short_mscale", "long_mscale"), method.attention_factor)}
+    if served.row in ("p-rope", "nope"):
+        block = next(iter(served.blocks().values()))
+        return {"partial_rotary_factor": block["partial_rotary_factor"]}
+    return {}
+
+
+def _refuse_special(served: ServedModel) -> None:
+    kind, method = served.model_type, served.method
+    proportional = any(b["rope_type"] == "proportional" for b in served.blocks().values())
+    if method.name == "pi" and proportional:
+        refuse("SGLang", served, "it stops the pairs and passes over their factor", ("pi",))
+    if kind in _THETA_ALONE.split() and served.row != "ntk":
+        why = f"its class for '{kind}' hands only rope_theta on, in silence"
+        refuse("SGLang", served, why, ("ntk",))
+    if kind.startswith("gemma4") and served.row != "ntk":
+        refuse("SGLang", served, "its class for Gemma 4 drops every factor", ("ntk",))
+    if served.row in ("p-rope", "nope") and kind not in _STOPS:
+        why = f"whether its class for '{kind}' stops pairs was not seen"
+        refuse("SGLang", served, why, _NEAR)
+    if served.layout.family.is_mla and served.row != "ntk":
+        fits = isinstance(method, Yarn) and method.attention_factor is None and method.truncate
+        if not fits:
+            why = "its latent attention takes every type for DeepSeek's yarn"
+            refuse("SGLang", served, why, ("yarn", "ntk"))
+
+
+ENGINE = Engine("sglang", "SGLang", CHECKED, METHODS, say, say_original)

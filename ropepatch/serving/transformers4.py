@@ -1,0 +1,44 @@
+"""transformers 4: other words for the same blocks, and none for p-RoPE."""
+
+from collections.abc import Mapping
+
+from ropepatch.serving.base import Engine, Support, Words, refuse
+from ropepatch.serving.dialect import both_dialects, speaks_v4
+from ropepatch.serving.served import ServedModel
+
+CHECKED = "transformers 4.57.6 beside 5.24.0, tiny models loaded and their logits compared"
+_WORDS = Support("override", "rope_scaling and rope_theta beside rope_parameters")
+_NONE = "it has no type 'proportional' and would turn every pair"
+
+METHODS: Mapping[str, Support] = {
+    "yarn": _WORDS,
+    "pi": _WORDS,
+    "ntk": _WORDS,
+    "dynamic-ntk": _WORDS,
+    "dynamic-yarn": Support("refused", "it has no type for it", ("yarn", "dynamic-ntk")),
+    "ntk-by-parts": _WORDS,
+    "llama3": _WORDS,
+    "longrope": _WORDS,
+    "p-rope": Support("refused", _NONE, ("yarn", "ntk")),
+    "nope": Support("refused", _NONE, ("yarn", "ntk")),
+    "alibi": Support("refused", "ropepatch.load needs transformers 5", ("yarn", "ntk")),
+}
+
+
+def say(served: ServedModel) -> Words:
+    """A config.json that both read; nothing where the folder's own says it already."""
+    if any(b["rope_type"] == "proportional" for b in served.blocks().values()):
+        refuse("transformers 4", served, _NONE, ("yarn", "ntk"))
+    if speaks_v4(served):
+        note = "the folder's own config.json is in words that transformers 4 reads; nothing to do."
+        return Words((), notes=(note,))
+    return Words(
+        (),
+        config=both_dialects(served),
+        config_name="config.json",
+        notes=(f"put it over {served.name}/config.json, or extend with --dialect both.",),
+        how="override",
+    )
+
+
+ENGINE = Engine("transformers4", "transformers 4", CHECKED, METHODS, say)
