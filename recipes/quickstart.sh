@@ -99,13 +99,19 @@ fetch smollm2
 if [[ $gemma ]]; then fetch gemma3; fi
 started=$SECONDS
 echo "The rest takes about 4 minutes on two idle cores${full:+, and 15 more for --full}"
-again smollm2-yarn-x4 smollm2-restored smollm2-alibi tiny-compare \
+again smollm2-yarn-x4 smollm2-yarn-x4.gguf smollm2-restored smollm2-alibi tiny-compare \
     tiny-documents.jsonl tiny-pi-x4 tiny-pi-x4-healed tiny-pi-x4-healed.run
 
 run ropepatch inspect "$work/smollm2.gguf"
 run ropepatch extend --model "$work/smollm2.gguf" --method yarn --factor 4 \
     --output "$work/smollm2-yarn-x4"
 run ropepatch verify "$work/smollm2-yarn-x4" --logits
+run ropepatch export "$work/smollm2-yarn-x4" --for vllm
+
+# The same by metadata alone, for llama.cpp and Ollama: tensor data stay as they are.
+run ropepatch extend --model "$work/smollm2.gguf" --method yarn --factor 4 \
+    --output "$work/smollm2-yarn-x4.gguf"
+run ropepatch export "$work/smollm2-yarn-x4.gguf" --for ollama
 
 # The way back, on a second folder of hard links: it is also what the loss is compared with.
 run python -c 'import os, shutil, sys; shutil.copytree(*sys.argv[1:], copy_function=os.link)' \

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.record import read_record, was_trained
+from ropepatch.checkpoint.source import find_source
 from ropepatch.errors import NoEffectError, NotExpressibleError
 from ropepatch.gguf_extending import GgufInspection, inspect_gguf, is_gguf_file
 from ropepatch.serving.base import Engine, Export, Words, refuse
@@ -16,7 +17,8 @@ def export(model: str | Path, target: str, *, original: bool = False) -> Export:
     """What makes an engine serve an extended checkpoint as it is meant.
 
     Args:
-        model: A folder that `extend` wrote or whose config carries a scaling, or a GGUF file.
+        model: A folder that `extend` wrote or whose config carries a scaling, an id of the hub,
+            or a GGUF file.
         target: An engine's word, as in `ropepatch.serving.table.ENGINES`.
         original: Say it for the model it was made from, by flags alone.
 
@@ -28,7 +30,7 @@ def export(model: str | Path, target: str, *, original: bool = False) -> Export:
     engine = engine_of(target)
     if is_gguf_file(model):
         return _export_gguf(inspect_gguf(model), engine, original=original)
-    folder = Path(model).expanduser()
+    folder = find_source(str(model), config_only=True).folder
     config, _ = read_config(folder)
     record = read_record(folder) or {}
     source = record.get("source", {}).get("model")
@@ -57,6 +59,11 @@ def _of_original(engine: Engine, served: ServedModel) -> Words:
             f"the original of {served.name} is not known, or the weights were trained since it was "
             "extended; leave --original out."
         )
+    if served.source.endswith(".gguf") and engine.name != "llama.cpp":
+        raise NotExpressibleError(
+            f"{served.name} was made from {served.source}, and {engine.title} is not served from "
+            "GGUF here; leave --original out."
+        )
     return engine.say_original(served, served.source)
 
 
@@ -80,7 +87,7 @@ def _export_gguf(found: GgufInspection, engine: Engine, *, original: bool) -> Ex
         name = found.path.stem.lower()
         words = Words(
             (("ollama", "create", name, "-f", "Modelfile"), ("ollama", "run", name)),
-            config=modelfile(found.path.name, length),
+            config=modelfile(str(found.path.absolute()), length),
             config_name="Modelfile",
             how="override",
         )

@@ -57,6 +57,8 @@ CONVERSIONS: Mapping[str, Conversion] = {
 def kept(served: ServedModel, row: Conversion) -> bool:
     """Whether a converted file turns as the checkpoint does, without another word."""
     method = served.method
+    if served.raises_length:
+        return False
     if served.row in ("pi", "yarn"):
         if any(b["rope_type"] == "proportional" for b in served.blocks().values()):
             return False

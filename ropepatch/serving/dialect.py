@@ -23,6 +23,8 @@ def both_dialects(served: ServedModel, more: dict[str, Any] | None = None) -> st
     text = writable_text(config, served.layout.path)
     blocks = served.blocks()
     changed = {label: {**blocks[label], **(more or {})} for label in served.methods}
+    if served.raises_length:
+        text["max_position_embeddings"] = served.target_length
     to_dialect(text, served.layout, changed, "both")
     return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,11 @@ def say_original(served: ServedModel, model: str) -> Words:
     else:
         why = "it has no flags for factors per pair, which only a file's own tensors say"
         refuse("llama.cpp", served, why, ("yarn",))
-    name = f"{Path(model).name}.gguf"
+    name = model if model.endswith(".gguf") else f"{Path(model).name}.gguf"
     command = ("llama-server", "-m", name, *flags, *lay, "-c", str(length))
-    return Words((command,), notes=(f"{name}: a GGUF file of {model}.",), how="override")
+    note = "the file's own metadata stay as they are; without these flags it is not extended."
+    made = () if name == model else (f"{name}: a GGUF file of {model}.",)
+    return Words((command,), notes=(*made, note), how="override")
 
 
 def gguf_steps(
@@ -112,6 +115,11 @@ def gguf_steps(
         f"llama.cpp's converter drops {served.row} from a '{served.model_type}', in whole or in "
         "part, without a word; the second command puts it back."
     )
+    if served.raises_length:
+        note = (
+            f"max_position_embeddings promises only {served.layout.configured_length}, and a "
+            "converted file would be cut down to that; the second command raises it."
+        )
     return (convert, fix), (note,), config
 
 
@@ -144,7 +152,8 @@ def _refuse_special(served: ServedModel, row: Conversion, engine: str) -> None:
 def _recipe_words(served: ServedModel) -> tuple[tuple[str, ...], str | None]:
     """The method as options of `extend`; lists go into a file."""
     method = served.method
-    parameters: dict[str, Any] = {k: v for k, v in method.parameters().items() if v is not None}
+    usual = {f.name: f.default for f in fields(method)}
+    parameters: dict[str, Any] = {k: v for k, v in method.parameters().items() if v != usual[k]}
     if served.recipe is not None:
         parameters = dict(served.recipe.parameters)
     lists = {k: list(v) for k, v in parameters.items() if isinstance(v, tuple | list)}

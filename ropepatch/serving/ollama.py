@@ -29,7 +29,7 @@ def say(served: ServedModel) -> Words:
         notes = (*notes, "factors.json: `ropepatch export --for llama.cpp --config` prints it.")
     return Words(
         (*commands, ("ollama", "create", name, "-f", "Modelfile"), ("ollama", "run", name)),
-        config=modelfile(final, served.target_length),
+        config=modelfile(f"./{final}", served.target_length),
         config_name="Modelfile",
         notes=(
             *notes,
@@ -42,7 +42,7 @@ def say(served: ServedModel) -> Words:
 
 def modelfile(file: str, length: int) -> str:
     """Ollama cuts num_ctx down to the file's own context length, and starts with less."""
-    return f"FROM ./{file}\nPARAMETER num_ctx {length}\n"
+    return f"FROM {file}\nPARAMETER num_ctx {length}\n"
 
 
 ENGINE = Engine("ollama", "Ollama", CHECKED, METHODS, say)

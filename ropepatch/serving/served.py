@@ -61,6 +61,11 @@ class ServedModel:
         return next(iter(self.layout.schedules.values())).geometry.head_dim
 
     @property
+    def raises_length(self) -> bool:
+        """Whether the config promises fewer tokens than the method reaches (yarn by hand)."""
+        return not _grows(self.methods) and self.layout.configured_length < self.target_length
+
+    @property
     def text(self) -> Mapping[str, Any]:
         """The text part of the config."""
         return text_part(self.config, self.layout.path)
@@ -121,7 +126,7 @@ def read_served(
             methods,
             None,
             layout.trained_length,
-            layout.configured_length,
+            _reach(layout, methods),
             _theta(layout, methods),
         )
     if "live_only" in stamp:
@@ -153,6 +158,16 @@ def read_served(
         source=None if trained else source,
         architectures=tuple(stamp.get("architectures", ())),
     )
+
+
+def _reach(layout: Layout, methods: Mapping[str, Method]) -> int:
+    """Tokens; a yarn block set by hand often stands beside the trained length."""
+    lengths = [
+        m.target_length(layout.schedules[label].geometry)
+        for label, m in methods.items()
+        if m.rope_type in ("yarn", "llama3", "longrope")
+    ]
+    return max(layout.configured_length, *lengths, 0)
 
 
 def _theta(layout: Layout, methods: Mapping[str, Method]) -> float:

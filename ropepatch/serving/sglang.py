@@ -45,12 +45,13 @@ _STOPS = ("llama", "mistral")
 def say(served: ServedModel) -> Words:
     """`sglang serve` for the folder."""
     _refuse_special(served)
-    text = _more(served)
-    overrides: dict[str, Any] = {}
-    if text:
-        block = served.rope_parameters(text.get("block"))
-        rest = {key: value for key, value in text.items() if key != "block"}
-        overrides = served.overrides({"rope_parameters": block, **rest})
+    more = _more(served)
+    text = {key: value for key, value in more.items() if key != "block"}
+    if more:
+        text["rope_parameters"] = served.rope_parameters(more.get("block"))
+    if served.raises_length:
+        text["max_position_embeddings"] = served.target_length
+    overrides = served.overrides(text) if text else {}
     if served.architectures:
         overrides["architectures"] = list(served.architectures)
     return _words(served, served.name, overrides, ())

@@ -48,7 +48,7 @@ def say(served: ServedModel) -> Words:
     length = served.target_length
     limits = ("--max-input-tokens", str(length - 1), "--max-total-tokens", str(length))
     command = ("text-generation-launcher", "--model-id", served.name, *limits)
-    if speaks_v4(served) and not more:
+    if speaks_v4(served) and not more and not served.raises_length:
         return Words((command,))
     return Words(
         (command,),

@@ -29,7 +29,7 @@ def say(served: ServedModel) -> Words:
     """A config.json that both read; nothing where the folder's own says it already."""
     if any(b["rope_type"] == "proportional" for b in served.blocks().values()):
         refuse("transformers 4", served, _NONE, ("yarn", "ntk"))
-    if speaks_v4(served):
+    if speaks_v4(served) and not served.raises_length:
         note = "the folder's own config.json is in words that transformers 4 reads; nothing to do."
         return Words((), notes=(note,))
     return Words(

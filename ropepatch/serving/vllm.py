@@ -89,6 +89,8 @@ def _overrides(served: ServedModel) -> dict[str, Any]:
     more = _more(served)
     if more or _whole_factor(served):
         text["rope_parameters"] = served.rope_parameters(more)
+    if served.raises_length:
+        text["max_position_embeddings"] = served.target_length
     found = served.overrides(text) if text else {}
     if served.architectures:
         found["architectures"] = list(served.architectures)

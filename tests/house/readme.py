@@ -1,4 +1,4 @@
-"""README's table of methods, made from the code; run as a module, it rewrites the table."""
+"""README's tables, made from the code; run as a module, it rewrites them."""
 
 import re
 from collections.abc import Mapping
@@ -6,8 +6,18 @@ from pathlib import Path
 
 from ropepatch.methods.base import Method
 from ropepatch.methods.table import METHODS
+from ropepatch.serving.table import ENGINES, support_table
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def tables() -> dict[str, str]:
+    """By the word between the marks."""
+    return {
+        "methods": methods_table(METHODS),
+        "engines": support_table(),
+        "checked": "\n".join(f"- **{e.title}**: {e.checked}." for e in ENGINES.values()),
+    }
 
 
 def methods_table(methods: Mapping[str, type[Method]]) -> str:
@@ -22,13 +32,17 @@ def methods_table(methods: Mapping[str, type[Method]]) -> str:
     return "\n".join(rows)
 
 
+def between(word: str) -> re.Pattern[str]:
+    """What stands between the marks of a table."""
+    return re.compile(rf"<!-- {word}: begin -->\n(.*?)\n?<!-- {word}: end -->", re.DOTALL)
+
+
 def rewrite() -> None:
-    """Put the table between its marks."""
+    """Put the tables between their marks."""
     text = README.read_text(encoding="utf-8")
-    block = f"<!-- methods: begin -->\n{methods_table(METHODS)}\n<!-- methods: end -->"
-    text = re.sub(
-        r"<!-- methods: begin -->.*?<!-- methods: end -->", lambda _: block, text, flags=re.DOTALL
-    )
+    for word, table in tables().items():
+        block = f"<!-- {word}: begin -->\n{table}\n<!-- {word}: end -->"
+        text = between(word).sub(block.replace("\\", r"\\"), text)
     README.write_text(text, encoding="utf-8")
 
 

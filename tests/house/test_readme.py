@@ -3,19 +3,19 @@
 import re
 from pathlib import Path
 
-from ropepatch.methods.table import METHODS
-from tests.house.readme import methods_table
+import pytest
+
+from tests.house.readme import between, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_methods_is_the_codes() -> None:
-    found = re.search(r"<!-- methods: begin -->\n(.*?)\n<!-- methods: end -->", README, re.DOTALL)
-    assert found, "README lost the marks around its table of methods"
-    assert found[1] == methods_table(METHODS), (
-        "run `python -m tests.house.readme` to rewrite the table"
-    )
+@pytest.mark.parametrize("word", tables())
+def test_the_tables_are_the_codes(word: str) -> None:
+    found = between(word).search(README)
+    assert found, f"README lost the marks around its table of {word}"
+    assert found[1] == tables()[word], "run `python -m tests.house.readme` to rewrite the tables"
 
 
 def test_every_file_it_names_is_there() -> None:
