@@ -80,11 +80,13 @@ def write_method(
     draft = _plain(draft, name, geometry, method.target_length(geometry))
     if isinstance(method, LongRope):
         return _longrope(draft, name, row, method, geometry)
-    by_type = _by_type(method, name, row, geometry)
-    if row.factors == "both" and draft.survey.tensor(LONG) and not isinstance(method, NtkAware):
-        by_type = None  # only under the type longrope are the tensors that are there taken in
-    if by_type is not None and not (geometry.turning < geometry.pairs and by_type.ramped):
-        return by_type.write(draft)
+    if isinstance(method, NtkAware):
+        return draft.put(_base(draft, name, row, method, geometry))
+    # where such tensors stand, a 'both' takes them in under the type longrope alone
+    bound = row.factors == "both" and draft.survey.tensor(LONG) is not None
+    words = None if bound else _by_type(method, name, row, geometry)
+    if words is not None:
+        return draft.put(words)
     frequencies = method.frequencies(geometry, method.target_length(geometry))
     return _by_factors(draft, name, row, method, geometry, frequencies)
 
@@ -112,27 +114,15 @@ def _plain(draft: Draft, name: str, geometry: RotaryGeometry, length: int) -> Dr
     )
 
 
-class _ByType:
-    """A method that llama.cpp knows by name."""
-
-    def __init__(self, words: dict[str, Value], *, ramped: bool = False) -> None:
-        self._words, self.ramped = words, ramped
-
-    def write(self, draft: Draft) -> Draft:
-        return draft.put(self._words)
-
-
 def _by_type(
     method: Method, name: str, row: Architecture, geometry: RotaryGeometry
-) -> _ByType | None:
+) -> dict[str, Value] | None:
+    """The keys of a method that llama.cpp knows by name; None where its numbers do not fit."""
     if isinstance(method, PositionInterpolation):
         slowed = method.frequencies(geometry, 1).inv_freq
         stops = sum(1 for f in slowed if f) < geometry.turning
-        return None if stops else _ByType(_scaling(name, "linear", method.factor))
-    if isinstance(method, NtkAware):
-        theta = float(method.rope_parameters(geometry)["rope_theta"])
-        return _ByType(_base(name, row, theta, geometry.theta))
-    if not isinstance(method, Yarn) or not method.truncate:
+        return None if stops else _scaling(name, "linear", method.factor)
+    if not isinstance(method, Yarn) or not method.truncate or geometry.turning < geometry.pairs:
         return None
     usual = (method.beta_fast, method.beta_slow) == (32.0, 1.0)
     if not usual and not row.betas:
@@ -144,7 +134,7 @@ def _by_type(
             f"{name}.rope.scaling.yarn_beta_slow": number(method.beta_slow),
         }
     own = method.temperature() / yarn_temperature(method.factor)
-    return _ByType(words | _attention(name, row, method, own), ramped=True)
+    return words | _attention(name, row, method, own)
 
 
 def _scaling(name: str, word: str, factor: float) -> dict[str, Value]:
@@ -154,10 +144,17 @@ def _scaling(name: str, word: str, factor: float) -> dict[str, Value]:
     }
 
 
-def _base(name: str, row: Architecture, theta: float, before: float) -> dict[str, Value]:
-    words = {f"{name}.rope.freq_base": number(theta)}
+def _base(
+    draft: Draft, name: str, row: Architecture, method: NtkAware, geometry: RotaryGeometry
+) -> dict[str, Value]:
+    """The larger base; layers with a window keep theirs, or follow where all turn alike."""
+    base = number(float(method.rope_parameters(geometry)["rope_theta"]))
+    words = {f"{name}.rope.freq_base": base}
+    windowed = f"{name}.rope.freq_base_swa"
     if row.windowed == "own" and name == "olmo2":  # its windowed layers follow the base otherwise
-        words[f"{name}.rope.freq_base_swa"] = number(before)
+        words[windowed] = number(geometry.theta)
+    elif row.windowed == "same" and draft.value(windowed) is not None:
+        words[windowed] = base
     return words
 
 

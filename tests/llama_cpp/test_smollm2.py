@@ -1,6 +1,13 @@
 """SmolLM2 extended by metadata: llama.cpp's logits against the patched transformers model's.
 
-Measured once (llama-cpp-python 0.3.36, float32, two cores): see RECORDED.
+Measured on 2026-11-30 (llama-cpp-python 0.3.36, transformers 5.24.0, two cores, 12 minutes), the
+largest difference of any logit after 2,048, 8,000, 8,500 and 8,704 tokens:
+
+    plain                   9e-5  7e-4  3e-4  1.2e-3
+    pi x4                   5e-5  2e-4  9e-5  3e-4
+    yarn x4                 2e-4  7e-4  6e-4  1.8e-3
+    pi x4 against plain     11.3  10.9  10.5  9.3
+    yarn x4 against plain   2.0   3.8   2.9   4.7
 """
 
 import os
@@ -16,8 +23,8 @@ from tests.llama_cpp.engine import Logits, float32_copy, last_logits
 
 PLACES = [2048, 8000, 8500, 8704]
 """Tokens read before each comparison; trained on 8,192."""
-TOLERANCE = 2e-3
-"""Logits of SmolLM2 reach 40; float32 angles at 8,704 tokens err by 5e-4 in either program."""
+TOLERANCE = 5e-3
+"""Logits reach 40. Angles of 8,704 radians err by 5e-4 in float32, in either program."""
 
 
 def smollm2() -> Path:
@@ -65,7 +72,7 @@ def test_logits(tmp_path: Path) -> None:
         patch.revert()
         said[f"{method} against plain"] = differences(ours, plain)
         done.target.unlink()
-    print(said)  # the record
+    print(said)
     for name in ("plain", "pi", "yarn"):
         assert max(said[name]) < TOLERANCE, said
     for name in ("pi against plain", "yarn against plain"):
