@@ -1,7 +1,9 @@
 """llama.cpp itself, through llama-cpp-python, in float32 all the way; skipped where it is absent.
 
-pip install llama-cpp-python    # built from source; on virtual machines whose processor is not
-                                # what it says: CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON"
+    CMAKE_ARGS=-DGGML_NATIVE=OFF pip install llama-cpp-python
+
+It is built from source, in ten minutes on two cores. "Native" builds stop with an illegal
+instruction on virtual machines that announce more than they allow.
 """
 
 from pathlib import Path
