@@ -120,7 +120,7 @@ def extend(
         >>> extend("model", Recipe.named("yarn", factor=8), "model-64k")  # doctest: +SKIP
     """
     recipe = as_recipe(recipe)
-    if output is not None and Path(output).suffix == ".gguf":
+    if output is not None and Path(output).suffix.lower() == ".gguf":
         raise CheckpointError(
             f"extend writes a folder, not {output}; extend_gguf changes a GGUF file's metadata."
         )

@@ -3,6 +3,7 @@
 What llama.cpp makes of metadata is known in `gguf_file`; here it meets files and their staging.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 from ropepatch.checkpoint.carry import How, Progress, carry
 from ropepatch.checkpoint.rewrite import size_word
 from ropepatch.checkpoint.staging import check_target, staged, staged_file
-from ropepatch.errors import CheckpointError, RopepatchError
-from ropepatch.gguf_file.architectures import ARCHITECTURES
+from ropepatch.errors import CheckpointError, ConfigError, RopepatchError
+from ropepatch.gguf_file.architectures import ARCHITECTURES, NO_ROPE
 from ropepatch.gguf_file.draft import Draft
 from ropepatch.gguf_file.extension import (
     MetadataChange,
@@ -23,7 +24,7 @@ from ropepatch.gguf_file.extension import (
 )
 from ropepatch.gguf_file.parts import PART, read_parts, stem_of
 from ropepatch.gguf_file.reading import read_survey
-from ropepatch.gguf_file.rotation import Rotation, read_rotation
+from ropepatch.gguf_file.rotation import Rotation, architecture_name, read_rotation
 from ropepatch.gguf_file.stamp import check_header, read_record, undone
 from ropepatch.gguf_file.survey import Survey
 from ropepatch.gguf_file.writing import write
@@ -73,7 +74,7 @@ def is_gguf_file(model: str | Path) -> bool:
     """Whether a model is a GGUF file on this disk, by its name."""
     try:
         path = Path(model).expanduser()
-        return path.suffix == ".gguf" and path.is_file()
+        return path.suffix.lower() == ".gguf" and path.is_file()
     except (OSError, RuntimeError):
         return False
 
@@ -84,10 +85,12 @@ def changes_metadata(model: str | Path, output: str | Path | None) -> bool:
     Raises:
         CheckpointError: GGUF is asked of a model that is none.
     """
-    asked = output is not None and Path(output).suffix == ".gguf"
+    asked = output is not None and Path(output).suffix.lower() == ".gguf"
     if is_gguf_file(model):
         return asked or bool(PART.fullmatch(Path(model).name))
-    if asked and Path(model).expanduser().exists():
+    if asked and str(model).lower().endswith(".gguf"):
+        return True  # and say that it is missing
+    if asked:
         raise CheckpointError(
             f"{model} is no GGUF file, so --output {output} cannot be one: extend it into a "
             "folder, then convert that with llama.cpp's convert_hf_to_gguf.py "
@@ -129,6 +132,8 @@ def extend_gguf(
     survey, others = read_parts(source)
     change = plan_extension(survey, as_recipe(recipe), replace=replace)
     target = _target(source, change, output, split=bool(others))
+    if os.path.lexists(target):
+        raise CheckpointError(f"{target} exists already; choose another --output or remove it.")
     check_target(target, source)
     if dry_run:
         return MetadataExtension(change, source, target, len(others) + 1, None)
@@ -148,9 +153,13 @@ def inspect_gguf(path: str | Path) -> GgufInspection:
 
     Raises:
         CheckpointError: it cannot be read or understood.
+        ConfigError: its architecture does not turn.
     """
     path = Path(path).expanduser()
     survey, others = read_parts(path)
+    row = ARCHITECTURES.get(architecture_name(Draft(survey)))
+    if row is not None and row.refused == NO_ROPE:
+        raise ConfigError(f"{path}: a '{survey.value('general.architecture')}' {NO_ROPE}.")
     record = read_record(survey)
     return GgufInspection(path, survey, len(others) + 1, read_rotation(Draft(survey)), record)
 
@@ -181,7 +190,7 @@ def restore_gguf(path: str | Path) -> str:
     Raises:
         CheckpointError: ropepatch did not write it, it was changed since, or cannot be written.
     """
-    path = Path(path).expanduser()
+    path = Path(path).expanduser().resolve()
     survey, _ = read_parts(path)
     record = read_record(survey)
     if record is None:
@@ -209,10 +218,10 @@ def _target(
         stem = f"{stem_of(source)}-{change.recipe.method}-{size}"
         return source.absolute().parent / f"{stem}{ending}"
     target = Path(output)
-    if split and target.suffix == ".gguf":
+    if split and target.suffix.lower() == ".gguf":
         raise CheckpointError(
             f"the model is split into several files, so --output names a folder, not {target}."
         )
-    if not split and target.suffix != ".gguf":
+    if not split and target.suffix.lower() != ".gguf":
         raise CheckpointError(f"--output {target} must end in .gguf for a change of metadata.")
     return target

@@ -42,7 +42,7 @@ class Architecture:
 
 _LATENT = "scales the softmax of latent attention by the rotary factor even without YaRN"
 _STILL = "turns only the layers that have a window, so no change lengthens its reach"
-_NO_ROPE = "does not turn by RoPE"
+NO_ROPE = "does not turn by RoPE"
 
 _PLAIN = (
     "arctic baichuan bailingmoe bailingmoe2 bitnet chatglm codeshell command-r dbrx deepseek dots1 "
@@ -55,7 +55,7 @@ _PLAIN = (
 _REFUSED = {
     _LATENT: "deepseek2 deepseek2-ocr deepseek32 deepseek4 glm-dsa mistral4 minicpm3 plm",
     _STILL: "cohere2 cohere2moe exaone4 exaone-moe llama4 smallthinker",
-    _NO_ROPE: (
+    NO_ROPE: (
         "arwkv7 bert bloom gpt2 gptj jais jamba jina-bert-v2 kimi-linear mamba mamba2 mpt "
         "nemotron_h nemotron_h_moe refact rwkv6 rwkv6qwen2 rwkv7 t5 t5encoder"
     ),

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from gguf.constants import GGMLQuantizationType, GGUFValueType
 
-from ropepatch.errors import CheckpointError
+from ropepatch.errors import CheckpointError, RecipeError
 from ropepatch.gguf_file.survey import FORMATS, Survey, TensorEntry, aligned, decoded
 
 _LARGEST_FACTORS = 2**17
@@ -31,7 +31,10 @@ class Value:
         if kind is GGUFValueType.STRING:
             text = str(value).encode()
             return cls(kind, struct.pack("<Q", len(text)) + text)
-        return cls(kind, struct.pack("<" + FORMATS[kind], value))
+        try:
+            return cls(kind, struct.pack("<" + FORMATS[kind], value))
+        except OverflowError:
+            raise RecipeError(f"{value:g} is beyond what 32 bits hold.") from None
 
     @property
     def value(self) -> Any:
@@ -54,6 +57,13 @@ class Draft:
     """Tensors that are taken out; they are the last ones of the file."""
     data_size: int | None = None
     """Bytes of data to keep of the file; None for all."""
+    padding: bytes | None = None
+    """What stands between the header and the data; None for zeros up to the alignment."""
+
+    def has(self, tensor: str) -> bool:
+        """Whether there will be a tensor of this name."""
+        there = self.survey.tensor(tensor) is not None and tensor not in self.dropped
+        return there or tensor in self.added
 
     def value(self, key: str) -> Any:
         """What will stand under a key; None where nothing will."""
@@ -95,7 +105,10 @@ class Draft:
 
     def with_factors(self, tensor: str, numbers: tuple[float, ...]) -> Self:
         """With a tensor of per-pair factors, over the one that is there or added to the end."""
-        raw = struct.pack(f"<{len(numbers)}f", *numbers)
+        try:
+            raw = struct.pack(f"<{len(numbers)}f", *numbers)
+        except OverflowError:
+            raise RecipeError("a per-pair factor is beyond what 32 bits hold.") from None
         entry = self.survey.tensor(tensor)
         if entry is not None and tensor not in self.dropped:
             if entry.size != len(raw):

@@ -15,7 +15,7 @@ from ropepatch.errors import (
 from ropepatch.geometry import Frequencies, RotaryGeometry
 from ropepatch.gguf_file.architectures import LLAMA_CPP, architecture_of
 from ropepatch.gguf_file.draft import Draft, Value
-from ropepatch.gguf_file.rotation import Rotation, read_rotation
+from ropepatch.gguf_file.rotation import Rotation, architecture_name, read_rotation
 from ropepatch.gguf_file.stamp import SPLIT_TENSORS, read_record, stamped, undone
 from ropepatch.gguf_file.survey import Survey
 from ropepatch.gguf_file.words import write_method
@@ -96,8 +96,8 @@ def plan_extension(survey: Survey, recipe: Recipe, *, replace: bool = False) -> 
             "restore the original first."
         )
     draft = Draft(survey) if record is None else undone(survey, record)
+    row = architecture_of(architecture_name(draft))
     before = read_rotation(draft)
-    row = architecture_of(before.architecture)
     _check_request(recipe, before, draft, own=row.windowed == "own")
     if before.scaled and not replace:
         raise AlreadyScaledError(
@@ -125,7 +125,7 @@ def plan_extension(survey: Survey, recipe: Recipe, *, replace: bool = False) -> 
         after,
         changed,
         target,
-        (*method.advice(geometry), *_advice(before, after, target)),
+        (*method.live_advice(geometry), *_advice(before, after, target)),
     )
     prove(change, after)
     return change
@@ -225,18 +225,26 @@ def _only_changes(draft: Draft) -> Draft:
             and (keys[key].kind, keys[key].raw) == (new.kind, new.raw)
         )
     }
-    return Draft(draft.survey, values, draft.overlaid, draft.added, draft.dropped, draft.data_size)
+    return Draft(
+        draft.survey,
+        values,
+        draft.overlaid,
+        draft.added,
+        draft.dropped,
+        draft.data_size,
+        draft.padding,
+    )
 
 
 def _count_tensors(draft: Draft) -> Draft:
     """The first file of a split model counts the tensors of all."""
     entry = draft.survey.keys.get(SPLIT_TENSORS)
-    more = len(draft.added) - len(draft.dropped)
-    if entry is None or not more:
+    if entry is None or not draft.added:
         return draft
-    if type(entry.value) is not int:
+    count = draft.value(SPLIT_TENSORS)  # of the original, where an extension of ours goes
+    if type(count) is not int:
         raise CheckpointError(f"{SPLIT_TENSORS} of {draft.survey.path} is no count.")
-    return draft.put({SPLIT_TENSORS: Value.of(entry.kind, entry.value + more)})
+    return draft.put({SPLIT_TENSORS: Value.of(entry.kind, count + len(draft.added))})
 
 
 def _same(one: Rotation, other: Rotation, length: int) -> bool:

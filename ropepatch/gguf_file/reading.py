@@ -18,8 +18,11 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _LONGEST_NAME = 2**16 - 1
 """Bytes of a key or of a tensor's name."""
-_LARGEST_KEPT = 2**20
+_LARGEST_KEPT = 2**16
 """Bytes of a value that is kept; larger ones (vocabularies) are only passed over."""
+_MOST_KEPT = 2**24
+"""Bytes of all values that are kept."""
+_LARGEST_ALIGNMENT = 2**20
 _MOST_STRINGS = 2**23
 """In one array; the largest vocabularies have 2^20. They are walked one by one."""
 _MOST_DIMENSIONS = 4
@@ -32,6 +35,8 @@ def read_survey(path: Path) -> Survey:
         CheckpointError: it cannot be read, is no GGUF file or not whole, or says what cannot be.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path}: not a file.")
         with path.open("rb", buffering=2**18) as stream:
             return _Reader(stream, path).survey()
     except OSError as error:
@@ -51,6 +56,7 @@ class _Reader:
         self._stream, self._path = stream, path
         self._size = os.fstat(stream.fileno()).st_size
         self._at = 0
+        self._room = _MOST_KEPT
 
     def survey(self) -> Survey:
         version = self._version()
@@ -107,7 +113,8 @@ class _Reader:
         self._pass_over(kind, key)
         end = self._at
         raw = None
-        if end - value <= _LARGEST_KEPT:
+        if end - value <= min(_LARGEST_KEPT, self._room):
+            self._room -= end - value
             self._seek(value)
             raw = self._bytes(end - value)
         return Entry(key, kind, start, end, raw)
@@ -197,8 +204,9 @@ def _alignment(entry: Entry | None) -> int:
     if entry is None:
         return GGUF_DEFAULT_ALIGNMENT
     value = entry.value
-    if entry.kind is not GGUFValueType.UINT32 or value == 0 or value & (value - 1):
-        raise _Damaged(f"general.alignment must be a power of two in 32 bits, not {value!r}")
+    fits = entry.kind is GGUFValueType.UINT32 and 0 < value <= _LARGEST_ALIGNMENT
+    if not fits or value & (value - 1):
+        raise _Damaged(f"general.alignment must be a power of two up to 2^20, not {value!r}")
     return int(value)
 
 

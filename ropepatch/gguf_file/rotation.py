@@ -5,13 +5,14 @@ Source: `load_hparams` (src/llama-model.cpp), `llama_context` (src/llama-context
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ropepatch.errors import CheckpointError, GeometryError
 from ropepatch.geometry import Frequencies, RotaryGeometry
-from ropepatch.gguf_file.architectures import ARCHITECTURES
+from ropepatch.gguf_file.architectures import ARCHITECTURES, Architecture
 
 FREQS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 """Tensors of per-pair factors; frequencies are divided by them."""
@@ -20,6 +21,7 @@ STILL = 1e30
 """A factor that stops a pair, as llama.cpp's converter writes it for Gemma 4."""
 _STOPPED = 1e20
 _LARGEST_PAIRS = 2**15
+_NAME = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 
 
 class Metadata(Protocol):
@@ -136,15 +138,26 @@ def yarn_temperature(factor: float, mscale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
+def architecture_name(metadata: Metadata) -> str:
+    """The word under `general.architecture`.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    name = metadata.value("general.architecture")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        said = "" if name is None else f", it says {str(name)[:80]!r}"
+        raise CheckpointError(f"the GGUF file does not say its general.architecture{said}.")
+    return name
+
+
 def read_rotation(metadata: Metadata) -> Rotation:
     """Read the rotary metadata as llama.cpp's loader does.
 
     Raises:
         CheckpointError: a number that is needed is missing or makes no sense.
     """
-    name = metadata.value("general.architecture")
-    if not isinstance(name, str) or not name:
-        raise CheckpointError("the GGUF file does not say its general.architecture.")
+    name = architecture_name(metadata)
     reader = _Reader(metadata, name)
     context = int(reader.number("context_length"))
     heads = reader.largest("attention.head_count")
@@ -153,7 +166,9 @@ def read_rotation(metadata: Metadata) -> Rotation:
     rotary = int(reader.optional("rope.dimension_count") or width)
     if rotary < 2 or rotary % 2 or rotary // 2 > _LARGEST_PAIRS:
         raise CheckpointError(f"{name}.rope.dimension_count {rotary} makes no pairs.")
-    factor = reader.optional("rope.scaling.factor") or reader.optional("rope.scale_linear") or 1.0
+    factor = reader.optional("rope.scaling.factor")
+    if factor is None:
+        factor = reader.optional("rope.scale_linear")
     original = reader.optional("rope.scaling.original_context_length")
     base = reader.optional("rope.freq_base")
     window = reader.optional("attention.sliding_window")
@@ -166,7 +181,7 @@ def read_rotation(metadata: Metadata) -> Rotation:
         freq_base=10000.0 if base is None else base,
         context_length=context,
         scaling=reader.scaling(),
-        factor=factor,
+        factor=factor or 1.0,
         original_length=int(original or context),
         original_known=bool(original),
         attn_factor=reader.optional("rope.scaling.attn_factor") or 1.0,
@@ -179,6 +194,8 @@ def read_rotation(metadata: Metadata) -> Rotation:
         window=int(window) if window else None,
     )
     _check(found)
+    if row is not None:
+        _check_loaded(found, row)
     return found
 
 
@@ -198,6 +215,22 @@ def _check(found: Rotation) -> None:
             )
         if not all(f > 0 for f in tensor):
             raise CheckpointError("a per-pair factor of the GGUF file is not above 0.")
+
+
+def _check_loaded(found: Rotation, row: Architecture) -> None:
+    """llama.cpp stops at a tensor that it does not ask for."""
+    long = row.reads_long and (row.factors == "long" or found.scaling == "longrope")
+    freqs = row.reads_freqs and not (row.factors == "both" and found.scaling == "longrope")
+    for tensor, there, asked in (
+        (FREQS, found.freqs, freqs),
+        (LONG, found.long, long),
+        (SHORT, found.short, long),
+    ):
+        if there is not None and not asked:
+            raise CheckpointError(
+                f"llama.cpp does not take {tensor} in for '{found.architecture}' under the type "
+                f"{found.scaling}, and stops at such a file or passes over it."
+            )
 
 
 @dataclass(frozen=True)

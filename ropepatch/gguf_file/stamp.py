@@ -1,9 +1,10 @@
 """What an extension leaves in a GGUF file, so that it can be undone to the byte."""
 
 import datetime
-import hashlib
 import json
+import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gguf.constants import GGUFValueType
@@ -14,7 +15,8 @@ from ropepatch.gguf_file.draft import Draft, Value
 from ropepatch.gguf_file.rotation import FREQS, LONG, SHORT
 from ropepatch.gguf_file.survey import Survey
 from ropepatch.gguf_file.words import ROTARY_KEYS
-from ropepatch.gguf_file.writing import header_bytes, padded
+from ropepatch.gguf_file.writing import header_hash, padded, padding_of
+from ropepatch.methods.table import METHODS
 
 STAMP = "ropepatch.record"
 """The key; engines pass over what they do not know."""
@@ -26,6 +28,8 @@ def stamped(
     draft: Draft, base: Draft, recipe: Mapping[str, Any], trained: int, target: int
 ) -> Draft:
     """The draft with a record of what it makes of `base`, and data that move by whole blocks."""
+    padding = padding_of(base.survey) if base.padding is None else base.padding
+    base = replace(base, padding=padding)
     before: dict[str, list[str] | None] = {}
     for key in dict.fromkeys((*base.values, *draft.values)):
         old = base.entry(key)
@@ -46,8 +50,10 @@ def stamped(
         },
         "added": list(draft.added),
         "data_size": base.kept_size,
-        "header_sha256": hashlib.sha256(header_bytes(base)).hexdigest(),
+        "padding": padding.hex(),
+        "header_sha256": header_hash(base),
     }
+    draft = replace(draft, padding=None)
     text = json.dumps(record, ensure_ascii=False)
     return padded(draft.put({STAMP: Value.of(GGUFValueType.STRING, text)}), STAMP)
 
@@ -68,15 +74,14 @@ def read_record(survey: Survey) -> dict[str, Any] | None:
         raise damaged from None
     if not isinstance(record, dict) or type(record.get("format")) is not int:
         raise damaged
+    if record["format"] < 1:
+        raise damaged
     if record["format"] > FORMAT:
-        raise CheckpointError(
-            f"{survey.path} was written by a newer ropepatch ({record.get('ropepatch')}); update "
-            "to read it."
-        )
+        raise CheckpointError(f"{survey.path} was written by a newer ropepatch; update to read it.")
     lengths = [record.get("trained_length"), record.get("target_length")]
     whole = (
         isinstance(record.get("recipe"), dict)
-        and isinstance(record["recipe"].get("method"), str)
+        and record["recipe"].get("method") in METHODS
         and isinstance(record.get("before"), dict)
         and isinstance(record.get("overwritten"), dict)
         and isinstance(record.get("added"), list)
@@ -103,7 +108,8 @@ def undone(survey: Survey, record: Mapping[str, Any]) -> Draft:
                 raise damaged
             values[key] = None if was is None else _value(was)
         overlaid = {str(k): bytes.fromhex(v) for k, v in record["overwritten"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
+        padding = bytes.fromhex(record["padding"])
+    except (KeyError, TypeError, ValueError, AttributeError, struct.error):
         raise damaged from None
     added, size = record["added"], record.get("data_size")
     known = {FREQS, LONG, SHORT}
@@ -117,9 +123,11 @@ def undone(survey: Survey, record: Mapping[str, Any]) -> Draft:
     if type(size) is not int or not 0 <= size <= max(0, survey.size - survey.data_start):
         raise damaged
     kept = [t for t in survey.tensors if t.name not in added]
-    if any(t.offset + (t.size or 0) > size for t in kept):
+    if any(t.offset + (t.size or 0) > size for t in kept) or len(padding) >= survey.alignment:
         raise damaged
-    return Draft(survey, values, overlaid, dropped=frozenset(added), data_size=size)
+    return Draft(
+        survey, values, overlaid, dropped=frozenset(added), data_size=size, padding=padding
+    )
 
 
 def check_header(draft: Draft, record: Mapping[str, Any]) -> None:
@@ -128,7 +136,7 @@ def check_header(draft: Draft, record: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: so it is: the file was changed since.
     """
-    if hashlib.sha256(header_bytes(draft)).hexdigest() != record.get("header_sha256"):
+    if header_hash(draft) != record.get("header_sha256"):
         raise CheckpointError(
             f"{draft.survey.path} was changed since ropepatch extended it, so its old header "
             "cannot be put back to the byte; extend the original again."

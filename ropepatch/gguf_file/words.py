@@ -83,7 +83,7 @@ def write_method(
     if isinstance(method, NtkAware):
         return draft.put(_base(draft, name, row, method, geometry))
     # where such tensors stand, a 'both' takes them in under the type longrope alone
-    bound = row.factors == "both" and draft.survey.tensor(LONG) is not None
+    bound = row.factors == "both" and draft.has(LONG)
     words = None if bound else _by_type(method, name, row, geometry)
     if words is not None:
         return draft.put(words)
@@ -95,7 +95,7 @@ def _plain(draft: Draft, name: str, geometry: RotaryGeometry, length: int) -> Dr
     """No scaling at all, with both lengths said."""
     # never taken out, so that the way back finds every key at its place
     stale = {f"{name}.{key}": value for key, value in _NEUTRAL.items()}
-    if draft.survey.tensor(LONG) is not None:
+    if draft.has(LONG):
         del stale[f"{name}.rope.scaling.type"]
     draft = draft.put({k: v for k, v in stale.items() if draft.value(k) is not None})
     still = geometry.pairs - geometry.turning
@@ -183,7 +183,7 @@ def _longrope(
     short = method.frequencies(geometry, 1)
     if draft.factors(FREQS) is not None and any(f != 1 for f in draft.factors(FREQS) or ()):
         raise NotExpressibleError(f"'{name}' has rope_freqs that stop pairs; longrope has not.")
-    if draft.survey.tensor(FREQS) is not None:
+    if draft.has(FREQS):
         raise NotExpressibleError(
             f"this file has a tensor {FREQS}, which llama.cpp prefers to long and short factors; "
             f"{_instead(row)} can write over it."
@@ -214,7 +214,7 @@ def _by_factors(
             f"own; --method pi leaves them alone."
         )
     ratios = _ratios(geometry.inverse_frequencies(), wanted.inv_freq)
-    long = not row.reads_freqs or draft.survey.tensor(LONG) is not None
+    long = not row.reads_freqs or draft.has(LONG)
     for tensor in (LONG, SHORT) if long else (FREQS,):
         draft = draft.with_factors(tensor, ratios)
     return draft.put(_attention(name, row, method, wanted.attention_factor))

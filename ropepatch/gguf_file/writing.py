@@ -5,15 +5,17 @@ system can (copy_file_range does so on btrfs and XFS); holes of a sparse file st
 """
 
 import errno
+import hashlib
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from gguf.constants import GGUFValueType
 
 from ropepatch.gguf_file.draft import Draft, Value
-from ropepatch.gguf_file.survey import TensorEntry, aligned
+from ropepatch.gguf_file.survey import Entry, Survey, TensorEntry, aligned
 
 Progress = Callable[[str, int, int], None]
 """Called with a file's name, bytes done and bytes in all."""
@@ -21,31 +23,55 @@ Progress = Callable[[str, int, int], None]
 BLOCK = 4096
 """Bytes; what file systems share by."""
 _STEP = 16 * 1024**2
+_PIECE = 1024**2
 _NO_RANGE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EBADF}
 
 
-def header_bytes(draft: Draft) -> bytes:
-    """The header up to where the data begin, zeros between included."""
+def header_pieces(draft: Draft) -> Iterator[bytes]:
+    """The header up to where the data begin, a block at a time."""
     survey = draft.survey
-    pieces: list[bytes] = []
-    with survey.path.open("rb") as stream:
-        count = 0
-        for entry in survey.entries:
-            if entry.key not in draft.values:
-                stream.seek(entry.start)
-                pieces.append(stream.read(entry.end - entry.start))
-            elif (new := draft.values[entry.key]) is not None:
-                pieces.append(_entry_bytes(entry.key, new))
-            else:
-                continue
-            count += 1
+    kept = [e for e in survey.entries if draft.values.get(e.key, e) is not None]
     fresh = {k: v for k, v in draft.values.items() if k not in survey.keys and v is not None}
-    pieces += [_entry_bytes(key, value) for key, value in fresh.items()]
     tensors = draft.tensors
-    pieces += [_tensor_bytes(tensor) for tensor in tensors]
-    front = struct.pack("<4sIQQ", b"GGUF", survey.version, len(tensors), count + len(fresh))
-    header = front + b"".join(pieces)
-    return header.ljust(aligned(len(header), survey.alignment), b"\0")
+    count = len(kept) + len(fresh)
+    front = struct.pack("<4sIQQ", b"GGUF", survey.version, len(tensors), count)
+    length = len(front)
+    yield front
+    with survey.path.open("rb") as stream:
+        for entry in kept:
+            new = draft.values.get(entry.key)
+            pieces = _span(stream, entry) if new is None else [_entry_bytes(entry.key, new)]
+            for piece in pieces:
+                length += len(piece)
+                yield piece
+    for piece in (
+        *(_entry_bytes(key, value) for key, value in fresh.items()),
+        *(_tensor_bytes(tensor) for tensor in tensors),
+    ):
+        length += len(piece)
+        yield piece
+    zeros = b"\0" * (aligned(length, survey.alignment) - length)
+    yield zeros if draft.padding is None else draft.padding
+
+
+def header_size(draft: Draft) -> int:
+    """Bytes, up to where the data begin."""
+    return sum(len(piece) for piece in header_pieces(draft))
+
+
+def header_hash(draft: Draft) -> str:
+    """SHA-256 of the header, as it will be written."""
+    digest = hashlib.sha256()
+    for piece in header_pieces(draft):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def padding_of(survey: Survey) -> bytes:
+    """What stands between the header and the data: zeros as a rule, less where there are none."""
+    with survey.path.open("rb") as stream:
+        stream.seek(survey.header_end)
+        return stream.read(survey.data_start - survey.header_end)
 
 
 def padded(draft: Draft, key: str) -> Draft:
@@ -54,7 +80,7 @@ def padded(draft: Draft, key: str) -> Draft:
     if value is None or value.kind is not GGUFValueType.STRING:
         raise ValueError(f"{key} is no text")
     # both places are multiples of the alignment, and so is what lies between them
-    shift = (draft.survey.data_start - len(header_bytes(draft))) % BLOCK
+    shift = (draft.survey.data_start - header_size(draft)) % BLOCK
     return draft.put({key: Value.of(GGUFValueType.STRING, value.value + " " * shift)})
 
 
@@ -65,17 +91,28 @@ def write(draft: Draft, target: Path, progress: Progress | None = None) -> None:
         OSError: the disk is full, read-only, ...
         CheckpointError: nothing can be added behind the last tensor.
     """
-    header = header_bytes(draft)
     places = {t.name: t for t in draft.survey.tensors}
     with draft.survey.path.open("rb") as reader, target.open("xb") as writer:
-        writer.write(header)
+        start = sum(writer.write(piece) for piece in header_pieces(draft))
         writer.flush()
         name = draft.survey.path.name
-        _carry(reader.fileno(), writer.fileno(), draft, len(header), progress, name)
+        _carry(reader.fileno(), writer.fileno(), draft, start, progress, name)
         for tensor, raw in draft.overlaid.items():
-            os.pwrite(writer.fileno(), raw, len(header) + places[tensor].offset)
+            os.pwrite(writer.fileno(), raw, start + places[tensor].offset)
         for listed in draft.tensors[len(draft.tensors) - len(draft.added) :]:
-            os.pwrite(writer.fileno(), draft.added[listed.name], len(header) + listed.offset)
+            os.pwrite(writer.fileno(), draft.added[listed.name], start + listed.offset)
+
+
+def _span(stream: BinaryIO, entry: Entry) -> Iterator[bytes]:
+    """An entry as it stands in the file."""
+    stream.seek(entry.start)
+    left = entry.end - entry.start
+    while left:
+        piece = stream.read(min(left, _PIECE))
+        if not piece:
+            raise OSError(errno.EIO, "the file became shorter while it was copied")
+        left -= len(piece)
+        yield piece
 
 
 def _carry(

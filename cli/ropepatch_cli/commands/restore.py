@@ -19,6 +19,6 @@ def restore(
 
     if is_gguf_file(folder):
         method = restore_gguf(folder)
-        line(f"{folder}: {method} taken out again, the file is what it was to the byte.")
+        line(f"{folder}: {method} taken out again, its metadata are what they were, to the byte.")
         return
     render.restored(restore_folder(folder))
