@@ -1,16 +1,23 @@
 """An extended checkpoint in the words of an engine: where files meet what engines read."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.record import read_record, was_trained
 from ropepatch.checkpoint.source import find_source
+from ropepatch.config_json.plan import STAMP
 from ropepatch.errors import NoEffectError, NotExpressibleError
 from ropepatch.gguf_extending import GgufInspection, inspect_gguf, is_gguf_file
-from ropepatch.serving.base import Engine, Export, Words, refuse
+from ropepatch.runtime.words import is_converted
+from ropepatch.serving.base import CannotSayError, Engine, Export, Words
+from ropepatch.serving.llama_cpp import safe_name
+from ropepatch.serving.nearest import nearest
 from ropepatch.serving.ollama import modelfile
-from ropepatch.serving.served import ServedModel, read_served
-from ropepatch.serving.table import engine_of
+from ropepatch.serving.reading import read_served
+from ropepatch.serving.served import ServedModel
+from ropepatch.serving.table import check_table, engine_of, say
 
 
 def export(model: str | Path, target: str, *, original: bool = False) -> Export:
@@ -34,19 +41,34 @@ def export(model: str | Path, target: str, *, original: bool = False) -> Export:
     config, _ = read_config(folder)
     record = read_record(folder) or {}
     source = record.get("source", {}).get("model")
+    _refuse_converted(config, engine)
     served = read_served(
         str(model),
         config,
         source if isinstance(source, str) else None,
         trained=was_trained(record),
     )
-    support = engine.methods[served.row]
-    if support.how == "refused":
-        refuse(engine.title, served, support.why, support.instead)
-    words = _of_original(engine, served) if original else engine.say(served)
+    try:
+        words = _of_original(engine, served) if original else say(engine, served)
+    except CannotSayError as refused:
+        raise NotExpressibleError(
+            f"{engine.title} cannot serve '{served.row}' as it is meant: {refused.why}. "
+            f"{nearest(engine, served, config, refused.instead)}"
+        ) from None
     return Export(
         engine, str(model), served.row, served.trained_length, served.target_length, words
     )
+
+
+def _refuse_converted(config: Mapping[str, Any], engine: Engine) -> None:
+    if is_converted(config):
+        to = config[STAMP]["conversion"].get("to")
+        row = to if to in engine.methods else "alibi"
+        raise NotExpressibleError(
+            f"{engine.title} cannot serve '{to}' as it is meant: {engine.methods[row].why}. It "
+            "runs in ropepatch.load alone. Nearest: `ropepatch extend --method yarn` on the "
+            "original; what was trained since the conversion is then lost."
+        )
 
 
 def _of_original(engine: Engine, served: ServedModel) -> Words:
@@ -59,11 +81,17 @@ def _of_original(engine: Engine, served: ServedModel) -> Words:
             f"the original of {served.name} is not known, or the weights were trained since it was "
             "extended; leave --original out."
         )
+    if served.original_scaled:
+        raise NotExpressibleError(
+            f"{served.source} carries a scaling of its own, whose keys would stay beneath the "
+            "flags; leave --original out."
+        )
     if served.source.endswith(".gguf") and engine.name != "llama.cpp":
         raise NotExpressibleError(
             f"{served.name} was made from {served.source}, and {engine.title} is not served from "
             "GGUF here; leave --original out."
         )
+    check_table(engine, served)
     return engine.say_original(served, served.source)
 
 
@@ -84,7 +112,7 @@ def _export_gguf(found: GgufInspection, engine: Engine, *, original: bool) -> Ex
     if engine.name == "llama.cpp":
         words = Words((("llama-server", "-m", str(found.path), "-c", str(length)),))
     else:
-        name = found.path.stem.lower()
+        name = safe_name(found.path.stem).lower()
         words = Words(
             (("ollama", "create", name, "-f", "Modelfile"), ("ollama", "run", name)),
             config=modelfile(str(found.path.absolute()), length),

@@ -88,7 +88,7 @@ def table(*, as_json: bool) -> None:
     listing = Listing("method", *ENGINES)
     for row in ROWS:
         listing.add(row, *(engine.methods[row].how for engine in ENGINES.values()))
-    listing.show()
+    listing.show(least=90)
     line("")
     for engine in ENGINES.values():
         line(f"{bold(engine.name)}  {engine.checked}")

@@ -60,8 +60,8 @@ class Listing:
         """One more row, a cell per column."""
         self._rows.append(cells)
 
-    def show(self) -> None:
-        """Print it, as wide as the terminal allows."""
+    def show(self, least: int = 0) -> None:
+        """Print it, as wide as the terminal allows, or at `least` so many columns wide."""
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -72,4 +72,6 @@ class Listing:
             table.add_column(column.lstrip(">"), justify="right" if right else "left")
         for cells in self._rows:
             table.add_row(*(Text(cell) for cell in cells))  # names are not markup
-        Console(highlight=False).print(table)
+        console = Console(highlight=False)
+        console.width = max(console.width, least)
+        console.print(table)

@@ -73,25 +73,19 @@ class Export:
     words: Words
 
 
-def refuse(engine: str, served: ServedModel, why: str, instead: tuple[str, ...]) -> NoReturn:
-    """Refuse by name, with what comes nearest and its price.
+class CannotSayError(NotExpressibleError):
+    """An engine cannot serve a checkpoint as it is meant; what comes nearest is not yet known."""
+
+    def __init__(self, why: str, instead: tuple[str, ...]) -> None:
+        """Keep the reason, and methods to try first."""
+        super().__init__(why)
+        self.why, self.instead = why, instead
+
+
+def refuse(why: str, *instead: str) -> NoReturn:
+    """Refuse, with methods that may come nearest.
 
     Raises:
-        NotExpressibleError: always.
+        CannotSayError: always.
     """
-    raise NotExpressibleError(
-        f"{engine} cannot serve '{served.row}' as it is meant: {why}. {_nearest(served, instead)}"
-    )
-
-
-def _nearest(served: ServedModel, instead: tuple[str, ...]) -> str:
-    if not instead:
-        return "Nothing that it reads comes near; vLLM, transformers or ropepatch.load serve it."
-    factor = served.target_length / served.trained_length
-    source = served.source or "ORIGINAL"
-    best = METHODS[instead[0]]
-    also = f" (or {', '.join(instead[1:])})" if instead[1:] else ""
-    return (
-        f"Nearest: ropepatch extend --model {shlex.quote(source)} --method {instead[0]} --factor "
-        f"{factor:g}{also}; its price at short length: {best.short_price}."
-    )
+    raise CannotSayError(why, instead)

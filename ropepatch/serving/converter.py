@@ -60,7 +60,7 @@ def kept(served: ServedModel, row: Conversion) -> bool:
     if served.raises_length:
         return False
     if served.row in ("pi", "yarn"):
-        if any(b["rope_type"] == "proportional" for b in served.blocks().values()):
+        if served.stops_pairs:
             return False
         plain = not isinstance(method, Yarn) or (
             own_temperature(method) is None and usual_ramp(method)

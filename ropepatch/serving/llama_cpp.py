@@ -1,6 +1,7 @@
 """llama.cpp: through its converter where that keeps the extension, else by metadata after it."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -42,7 +43,7 @@ _LOST_THETA = 10000.0
 
 def say(served: ServedModel) -> Words:
     """Convert, mend the metadata where need be, and serve."""
-    commands, notes, config = gguf_steps(served, "llama.cpp")
+    commands, notes, config = gguf_steps(served)
     final = commands[-1][commands[-1].index("--outfile" if len(commands) == 1 else "--output") + 1]
     serve = ("llama-server", "-m", final, "-c", str(served.target_length))
     how: How = "native" if len(commands) == 1 else "override"
@@ -60,8 +61,8 @@ def say_original(served: ServedModel, model: str) -> Words:
     row = CONVERSIONS.get(served.model_type)
     if row is None:
         why = f"what it calls the metadata of a '{served.model_type}' is not known here"
-        refuse("llama.cpp", served, why, ())
-    _refuse_special(served, row, "llama.cpp")
+        refuse(why)
+    _refuse_special(served, row)
     method, length = served.method, served.target_length
     # it cuts every slot down to the length of training that the file tells
     lay = ["--override-kv", f"{row.architecture}.context_length=int:{length}"]
@@ -80,7 +81,7 @@ def say_original(served: ServedModel, model: str) -> Words:
         flags = ["--rope-freq-base", f"{theta:.9g}"]
     else:
         why = "it has no flags for factors per pair, which only a file's own tensors say"
-        refuse("llama.cpp", served, why, ("yarn",))
+        refuse(why, "yarn")
     name = model if model.endswith(".gguf") else f"{Path(model).name}.gguf"
     command = ("llama-server", "-m", name, *flags, *lay, "-c", str(length))
     note = "the file's own metadata stay as they are; without these flags it is not extended."
@@ -89,7 +90,7 @@ def say_original(served: ServedModel, model: str) -> Words:
 
 
 def gguf_steps(
-    served: ServedModel, engine: str
+    served: ServedModel,
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...], str | None]:
     """Commands that make a GGUF file which turns as the checkpoint does, notes, and a file.
 
@@ -99,9 +100,9 @@ def gguf_steps(
     row = CONVERSIONS.get(served.model_type)
     if row is None:
         why = f"what its converter keeps of a '{served.model_type}' is not known here"
-        refuse(engine, served, why, ())
-    _refuse_special(served, row, engine)
-    name = Path(served.name).absolute().name
+        refuse(why)
+    _refuse_special(served, row)
+    name = safe_name(Path(served.name).absolute().name)
     plain = f"{name}.gguf"
     convert = ("python", CONVERT, served.name, "--outfile", plain, "--outtype", "f16")
     if kept(served, row):
@@ -123,30 +124,35 @@ def gguf_steps(
     return (convert, fix), (note,), config
 
 
-def _refuse_special(served: ServedModel, row: Conversion, engine: str) -> None:
+def safe_name(name: str) -> str:
+    """A name that Ollama takes too, and no shell trips over."""
+    return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-._") or "model"
+
+
+def _refuse_special(served: ServedModel, row: Conversion) -> None:
     target = ARCHITECTURES.get(row.architecture)
     if target is None or target.refused is not None:
         why = target.refused if target and target.refused else "its metadata are not known here"
-        refuse(engine, served, why, ())
+        refuse(why)
     if not row.theta and served.trained_theta != _LOST_THETA:
         why = f"its converter loses the rope_theta of a '{served.model_type}'"
-        refuse(engine, served, why, ())
+        refuse(why)
     method = served.method
     banded = served.row in ("llama3", "ntk-by-parts")
     if banded and row.stops_at_llama3:
-        refuse(engine, served, "its converter stops at a llama3 block of this class", ("yarn",))
+        refuse("its converter stops at a llama3 block of this class", "yarn")
     stops = served.row == "p-rope" or getattr(method, "keep", None) is not None
     other_ramp = isinstance(method, Yarn) and not usual_ramp(method)
     if (other_ramp or stops or banded) and target.factors is None:
         why = f"it reads no factors per pair for '{row.architecture}'"
-        refuse(engine, served, why, ("yarn",))
+        refuse(why, "yarn")
     if isinstance(method, LongRope) and not target.reads_long:
         why = f"it reads no long and short factors for '{row.architecture}'"
-        refuse(engine, served, why, ("yarn",))
+        refuse(why, "yarn")
     warm = isinstance(method, Yarn) and own_temperature(method) is not None
     if warm and target.windowed == "own":
         why = "it would put the attention factor on the windowed layers too"
-        refuse(engine, served, why, ("yarn",))
+        refuse(why, "yarn")
 
 
 def _recipe_words(served: ServedModel) -> tuple[tuple[str, ...], str | None]:

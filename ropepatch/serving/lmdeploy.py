@@ -17,6 +17,9 @@ CHECKED = (
 _NEAR = ("yarn", "ntk")
 _PYTORCH = "--backend pytorch"
 
+_SEEN = "llama mistral qwen2 qwen3 qwen2_moe qwen3_moe internlm2 internlm3 mixtral gemma3_text"
+"""Model types whose classes hand the whole block to its rotary code."""
+
 METHODS: Mapping[str, Support] = {
     "yarn": Support("override", f"{_PYTORCH}; TurboMind builds the ramp on the raised length"),
     "pi": Support("native"),
@@ -39,24 +42,27 @@ METHODS: Mapping[str, Support] = {
 def say(served: ServedModel) -> Words:
     """`lmdeploy serve api_server` for the folder."""
     method, kind = served.method, served.model_type
-    if any(b["rope_type"] == "proportional" for b in served.blocks().values()):
-        refuse("LMDeploy", served, METHODS["p-rope"].why, _NEAR)
-    if isinstance(method, LongRope) and method.attention_factor is not None:
-        refuse("LMDeploy", served, "its longrope reads no attention factor", ("yarn",))
+    if served.stops_pairs:
+        refuse(METHODS["p-rope"].why, *_NEAR)
+    if isinstance(method, LongRope) and served.longrope_words():
+        refuse("its longrope takes the attention factor from the two lengths")
     if kind.startswith("gemma3") and served.row != "pi":
         why = "its class for Gemma 3 turns by 'linear' whatever is said"
-        refuse("LMDeploy", served, why, ("pi",))
+        refuse(why, "pi")
     if len(served.layout.schedules) > 1 and not kind.startswith("gemma3"):
         why = f"it reads no rotation by layer type for '{kind}', and turns by rope_theta 10,000"
-        refuse("LMDeploy", served, why, ())
+        refuse(why)
     command = ["lmdeploy", "serve", "api_server", served.name]
     flag = METHODS[served.row].how == "override" or kind.startswith("gemma3")
     if flag:
         command += ["--backend", "pytorch"]
     command += ["--session-len", str(served.target_length)]
+    notes = ["--rope-scaling-factor has no effect since 0.14.0."]
+    if kind not in _SEEN.split():
+        notes.append(f"what its class for '{kind}' hands on was not looked at.")
     return Words(
         (tuple(command),),
-        notes=("--rope-scaling-factor has no effect since 0.14.0.",),
+        notes=tuple(notes),
         how="override" if flag else "native",
     )
 

@@ -21,7 +21,7 @@ METHODS: Mapping[str, Support] = {
 
 def say(served: ServedModel) -> Words:
     """Convert with llama.cpp, mend where need be, and create a model from a Modelfile."""
-    commands, notes, factors = gguf_steps(served, "Ollama")
+    commands, notes, factors = gguf_steps(served)
     option = "--outfile" if len(commands) == 1 else "--output"
     final = commands[-1][commands[-1].index(option) + 1]
     name = final.removesuffix(".gguf").lower()

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropepatch.config_json.layout import Layout, read_layout
+from ropepatch.config_json.layout import Layout
 from ropepatch.config_json.paths import text_part
-from ropepatch.config_json.plan import STAMP, plan_recipe, read_stamp
-from ropepatch.errors import ConfigError, NoEffectError, NotExpressibleError
 from ropepatch.families.table import Block
 from ropepatch.methods.base import Method
-from ropepatch.methods.p_rope import PRope
+from ropepatch.methods.longrope import LongRope
 from ropepatch.recipe import Recipe
-from ropepatch.runtime.words import is_converted
 
 _TOLERANCE = 1e-6
+_USUAL = {"beta_fast": 32.0, "beta_slow": 1.0}
+"""What a null stands for."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class ServedModel:
     """Base period of the pretrained rotation."""
     source: str | None = None
     """The model it was made from, where that is known and the weights are still the same."""
+    original_scaled: bool = False
+    """Whether that model carries a scaling of its own."""
     architectures: tuple[str, ...] = ()
     """Names of the class before it was renamed (a model without rotation); empty otherwise."""
 
@@ -63,7 +64,43 @@ class ServedModel:
     @property
     def raises_length(self) -> bool:
         """Whether the config promises fewer tokens than the method reaches (yarn by hand)."""
-        return not _grows(self.methods) and self.layout.configured_length < self.target_length
+        return not grows(self.methods) and self.layout.configured_length < self.target_length
+
+    @property
+    def loose(self) -> bool:
+        """Whether a block is written as transformers reads it and others do not.
+
+        A linear factor without a decimal point, or a null where a number is meant.
+        """
+        return any(
+            (block["rope_type"] == "linear" and type(block.get("factor")) is int)
+            or any(block.get(key, 0) is None for key in _USUAL)
+            for block in (schedule.block for schedule in self.layout.schedules.values())
+        )
+
+    @property
+    def stops_pairs(self) -> bool:
+        """Whether some block says p-RoPE."""
+        return any(b["rope_type"] == "proportional" for b in self.blocks().values())
+
+    @property
+    def attention_factor(self) -> float:
+        """What multiplies cos and sin at the full length."""
+        geometry = self.layout.schedules[next(iter(self.methods))].geometry
+        return self.method.frequencies(geometry, self.target_length).attention_factor
+
+    def longrope_words(self) -> dict[str, float]:
+        """Words by which vLLM and SGLang come to a LongRoPE attention factor of one's own.
+
+        They read neither `attention_factor` nor `factor`, and go by the ratio of the lengths.
+        """
+        if not isinstance(self.method, LongRope):
+            return {}
+        ratio = self.layout.configured_length / self.trained_length
+        usual = self.method.attention_factor is None
+        if usual and abs(self.method.factor / ratio - 1) < _TOLERANCE:
+            return {}
+        return dict.fromkeys(("short_mscale", "long_mscale"), self.attention_factor)
 
     @property
     def text(self) -> Mapping[str, Any]:
@@ -71,8 +108,8 @@ class ServedModel:
         return text_part(self.config, self.layout.path)
 
     def blocks(self) -> dict[str, Block]:
-        """`rope_parameters` by label, whole, with factors as floats."""
-        return {k: _floats(s.block) for k, s in self.layout.schedules.items()}
+        """`rope_parameters` by label, whole, in numbers that every engine takes."""
+        return {k: _plain(s.block) for k, s in self.layout.schedules.items()}
 
     def rope_parameters(self, changed: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The whole value of `rope_parameters`, with more words in the blocks that are extended."""
@@ -92,137 +129,16 @@ class ServedModel:
         return found
 
 
-def read_served(
-    name: str, config: Mapping[str, Any], source: str | None, *, trained: bool
-) -> ServedModel:
-    """Understand a config as something to serve.
-
-    Args:
-        name: What the user calls the folder.
-        config: The parsed `config.json`.
-        source: The model it was made from, if a record says so.
-        trained: Whether its weights were trained since.
-
-    Raises:
-        ConfigError: it was changed since ropepatch wrote it, or cannot be read.
-        NoEffectError: it is not extended, so there is nothing to say.
-        NotExpressibleError: only `ropepatch.load` reads it.
-    """
-    _refuse_converted(config)
-    stamp = read_stamp(dict(config))
-    plain = {key: value for key, value in config.items() if key != STAMP}
-    if stamp is None:
-        layout = read_layout(plain)
-        methods = _in_force(layout)
-        if not methods:
-            raise NoEffectError(
-                f"{name} is not extended: its rotation is the one it was trained with, and engines "
-                "serve it as it is. `ropepatch extend` comes first."
-            )
-        return ServedModel(
-            name,
-            plain,
-            layout,
-            methods,
-            None,
-            layout.trained_length,
-            _reach(layout, methods),
-            _theta(layout, methods),
-        )
-    if "live_only" in stamp:
-        raise NotExpressibleError(
-            f"{name} is read only by ropepatch.load: {stamp['live_only']}. No engine can serve it; "
-            "--method yarn or llama3 in a new folder come nearest."
-        )
-    layout = read_layout(plain, stamp["trained_length"])
-    recipe = Recipe.from_dict(stamp["recipe"])
-    plan = plan_recipe(config, recipe, replace=True)
-    target = stamp["target_length"]
-    for label, method in plan.methods.items():
-        wanted = method.rope_parameters(plan.layout.schedules[label].geometry)
-        _check_unchanged(name, layout, label, method.name, wanted)
-    if layout.configured_length != target and not _grows(plan.methods):
-        raise ConfigError(
-            f"{name}'s config.json was changed since ropepatch wrote it: max_position_embeddings "
-            f"is {layout.configured_length}, and the recipe reaches {target}."
-        )
-    return ServedModel(
-        name=name,
-        config=plain,
-        layout=layout,
-        methods=plan.methods,
-        recipe=recipe,
-        trained_length=stamp["trained_length"],
-        target_length=target,
-        trained_theta=_theta(plan.layout, plan.methods),
-        source=None if trained else source,
-        architectures=tuple(stamp.get("architectures", ())),
-    )
-
-
-def _reach(layout: Layout, methods: Mapping[str, Method]) -> int:
-    """Tokens; a yarn block set by hand often stands beside the trained length."""
-    lengths = [
-        m.target_length(layout.schedules[label].geometry)
-        for label, m in methods.items()
-        if m.rope_type in ("yarn", "llama3", "longrope")
-    ]
-    return max(layout.configured_length, *lengths, 0)
-
-
-def _theta(layout: Layout, methods: Mapping[str, Method]) -> float:
-    return layout.schedules[next(iter(methods))].geometry.theta
-
-
-def _refuse_converted(config: Mapping[str, Any]) -> None:
-    if is_converted(config):
-        to = config[STAMP]["conversion"].get("to")
-        raise NotExpressibleError(
-            f"the model was converted to '{to}', which runs in ropepatch.load alone: every engine "
-            "has attention kernels of its own, and none takes such a bias on this class. A RoPE "
-            "method (`ropepatch extend --method yarn` on the original) is the nearest that they "
-            "serve; the recovery training is then lost."
-        )
-
-
-def _in_force(layout: Layout) -> dict[str, Method]:
-    """Scalings that stand in a config which ropepatch did not write."""
-    methods: dict[str, Method] = {}
-    for label, schedule in layout.schedules.items():
-        usual = (layout.family.blocks.get(label) or {}).get("rope_type")
-        geometry = schedule.geometry
-        if schedule.method is not None:
-            methods[label] = schedule.method
-        elif geometry.turning < geometry.pairs and usual != "proportional":
-            methods[label] = PRope(factor=1.0, keep=geometry.turning / geometry.pairs)
-    return methods
-
-
-def _grows(methods: Mapping[str, Method]) -> bool:
+def grows(methods: Mapping[str, Method]) -> bool:
     """Whether the configured length stays the trained one (dynamic NTK counts from it)."""
     return any(method.grows for method in methods.values())
 
 
-def _check_unchanged(
-    name: str, layout: Layout, label: str, method: str, wanted: Mapping[str, Any]
-) -> None:
-    """What stands in the config is what the recipe in its stamp would write."""
-    schedule = layout.schedules.get(label)
-    if schedule is None:
-        raise ConfigError(f"{name}'s config.json was changed since ropepatch wrote it.")
-    for key, value in wanted.items():
-        found = schedule.block.get(key)
-        numbers = isinstance(value, float | int) and isinstance(found, float | int)
-        if found != value and not (numbers and abs(found - value) <= _TOLERANCE * abs(value)):
-            raise ConfigError(
-                f"{name}'s config.json was changed since ropepatch wrote it: {key} is {found!r}, "
-                f"{method} wrote {value!r}. Extend the original again, or restore it."
-            )
-
-
-def _floats(block: Mapping[str, Any]) -> dict[str, Any]:
-    """vLLM and SGLang want a factor with a decimal point."""
-    return {
-        key: float(value) if key == "factor" and isinstance(value, int) else value
-        for key, value in block.items()
+def _plain(block: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM and SGLang want a factor with a decimal point, and no nulls."""
+    words: dict[str, Any] = {
+        key: _USUAL.get(key) if value is None else value for key, value in block.items()
     }
+    if type(words.get("factor")) is int:
+        words["factor"] = float(words["factor"])
+    return {key: value for key, value in words.items() if value is not None}

@@ -34,10 +34,14 @@ METHODS: Mapping[str, Support] = {
 }
 
 _THETA_ALONE = (
-    "mixtral gemma stablelm starcoder2 olmo gemma2 phi persimmon granitemoe dbrx grok-1 chatglm "
-    "gptj baichuan zaya muse_glimmer muse_spark spark2_5"
+    "mixtral gemma stablelm starcoder2 olmo gemma2 phi persimmon granitemoe dbrx grok-1 gptj "
+    "baichuan zaya muse_glimmer muse_spark spark2_5"
 )
 """Model types whose classes hand no scaling to their rotation, and say nothing."""
+_OWN_THETA = ("chatglm", "exaone4", "exaone_moe", "internlm2", "sdar")
+"""Model types whose classes take the base from a key that transformers 5 lacks, or elsewhere."""
+_NESTED = ("gemma3", "gemma4", "mellum")
+"""Beginnings of model types whose classes take one block per layer type."""
 _STOPS = ("llama", "mistral")
 """Model types whose class was seen to hand on a fraction of pairs."""
 
@@ -82,6 +86,9 @@ def _words(
             "SGLang keeps the long table in the model's own 16 bits, and switches to it one token "
             "later than transformers.",
         )
+    if served.model_type in _THETA_ALONE.split():
+        note = f"SGLang's class for '{served.model_type}' cuts rope_theta down to a whole number."
+        notes = (*notes, note)
     return Words(
         (tuple(command),),
         overrides=overrides or None,
@@ -93,36 +100,37 @@ def _words(
 def _more(served: ServedModel) -> dict[str, Any]:
     """Words besides transformers' own: under `block` those of the block, the others at the top."""
     method = served.method
-    if isinstance(method, Yarn) and not served.layout.family.is_mla:
-        # its Gemma 3 is a copy of transformers' class, which reads attention_factor itself
-        words = portable_temperature(method)
-        return {"block": words} if words and not served.model_type.startswith("gemma3") else {}
-    if isinstance(method, LongRope) and method.attention_factor is not None:
-        return {"block": dict.fromkeys(("short_mscale", "long_mscale"), method.attention_factor)}
+    words: dict[str, Any] = served.longrope_words()
+    # its Gemma 3 is a copy of transformers' class, which reads attention_factor itself
+    copied = served.model_type == "gemma3_text" or served.layout.family.is_mla
+    if isinstance(method, Yarn) and not copied:
+        label = next(iter(served.methods))
+        words = portable_temperature(method, served.layout.schedules[label].block)
+    found: dict[str, Any] = {"block": words} if words or served.loose else {}
     if served.row in ("p-rope", "nope"):
         block = next(iter(served.blocks().values()))
-        return {"partial_rotary_factor": block["partial_rotary_factor"]}
-    return {}
+        found["partial_rotary_factor"] = block["partial_rotary_factor"]
+    return found
 
 
 def _refuse_special(served: ServedModel) -> None:
     kind, method = served.model_type, served.method
-    proportional = any(b["rope_type"] == "proportional" for b in served.blocks().values())
-    if method.name == "pi" and proportional:
-        refuse("SGLang", served, "it stops the pairs and passes over their factor", ("pi",))
+    if method.name == "pi" and served.stops_pairs:
+        refuse("it stops the pairs and passes over their factor")
+    if kind in _OWN_THETA:
+        refuse(f"its class for '{kind}' reads no rope_theta from these words, in silence")
     if kind in _THETA_ALONE.split() and served.row != "ntk":
-        why = f"its class for '{kind}' hands only rope_theta on, in silence"
-        refuse("SGLang", served, why, ("ntk",))
+        refuse(f"its class for '{kind}' hands only rope_theta on, in silence")
     if kind.startswith("gemma4") and served.row != "ntk":
-        refuse("SGLang", served, "its class for Gemma 4 drops every factor", ("ntk",))
+        refuse("its class for Gemma 4 drops every factor")
+    if len(served.layout.schedules) > 1 and not kind.startswith(_NESTED):
+        refuse(f"its class for '{kind}' takes no blocks by layer type")
     if served.row in ("p-rope", "nope") and kind not in _STOPS:
-        why = f"whether its class for '{kind}' stops pairs was not seen"
-        refuse("SGLang", served, why, _NEAR)
+        refuse(f"whether its class for '{kind}' stops pairs was not seen")
     if served.layout.family.is_mla and served.row != "ntk":
         fits = isinstance(method, Yarn) and method.attention_factor is None and method.truncate
         if not fits:
-            why = "its latent attention takes every type for DeepSeek's yarn"
-            refuse("SGLang", served, why, ("yarn", "ntk"))
+            refuse("its latent attention takes every type for DeepSeek's yarn")
 
 
 ENGINE = Engine("sglang", "SGLang", CHECKED, METHODS, say, say_original)

@@ -4,7 +4,8 @@ import difflib
 
 from ropepatch.errors import RecipeError
 from ropepatch.serving import llama_cpp, lmdeploy, ollama, sglang, tgi, transformers4, vllm
-from ropepatch.serving.base import ROWS, Engine
+from ropepatch.serving.base import ROWS, Engine, Words, refuse
+from ropepatch.serving.served import ServedModel
 
 ENGINES: dict[str, Engine] = {
     module.ENGINE.name: module.ENGINE
@@ -27,6 +28,27 @@ def engine_of(name: str) -> Engine:
     near = difflib.get_close_matches(word, [*ENGINES, *ALIASES], n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     raise RecipeError(f"no target is called '{name}'.{hint} Known: {', '.join(ENGINES)}.")
+
+
+def say(engine: Engine, served: ServedModel) -> Words:
+    """What an engine is told.
+
+    Raises:
+        CannotSayError: it cannot serve this as it is meant.
+    """
+    check_table(engine, served)
+    return engine.say(served)
+
+
+def check_table(engine: Engine, served: ServedModel) -> None:
+    """Refuse what the table refuses.
+
+    Raises:
+        CannotSayError: so it is.
+    """
+    support = engine.methods[served.row]
+    if support.how == "refused":
+        refuse(support.why, *support.instead)
 
 
 def support_table() -> str:

@@ -38,13 +38,14 @@ METHODS: Mapping[str, Support] = {
 def say(served: ServedModel) -> Words:
     """`text-generation-launcher` for the folder, with a config in the words that it reads."""
     method, more = served.method, dict[str, Any]()
-    if any(b["rope_type"] == "proportional" for b in served.blocks().values()):
-        refuse("TGI", served, _NONE, _NEAR)
+    if served.stops_pairs:
+        refuse(_NONE, *_NEAR)
     if isinstance(method, Yarn):
         if not usual_ramp(method):
-            refuse("TGI", served, "its yarn has one ramp (32, 1, rounded ends)", ("yarn",))
+            refuse("its yarn has one ramp (32, 1, rounded ends)", "yarn")
         if not served.layout.family.is_mla:
-            more = portable_temperature(method)
+            label = next(iter(served.methods))
+            more = portable_temperature(method, served.layout.schedules[label].block)
     length = served.target_length
     limits = ("--max-input-tokens", str(length - 1), "--max-total-tokens", str(length))
     command = ("text-generation-launcher", "--model-id", served.name, *limits)

@@ -27,8 +27,8 @@ METHODS: Mapping[str, Support] = {
 
 def say(served: ServedModel) -> Words:
     """A config.json that both read; nothing where the folder's own says it already."""
-    if any(b["rope_type"] == "proportional" for b in served.blocks().values()):
-        refuse("transformers 4", served, _NONE, ("yarn", "ntk"))
+    if served.stops_pairs:
+        refuse(_NONE, "yarn", "ntk")
     if speaks_v4(served) and not served.raises_length:
         note = "the folder's own config.json is in words that transformers 4 reads; nothing to do."
         return Words((), notes=(note,))
@@ -36,7 +36,10 @@ def say(served: ServedModel) -> Words:
         (),
         config=both_dialects(served),
         config_name="config.json",
-        notes=(f"put it over {served.name}/config.json, or extend with --dialect both.",),
+        notes=(
+            f"put it over {served.name}/config.json, or extend with --dialect both.",
+            f"transformers 4 must know the model type '{served.model_type}'.",
+        ),
         how="override",
     )
 

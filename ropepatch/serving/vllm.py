@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropepatch.methods.longrope import LongRope
-from ropepatch.methods.p_rope import PRope
-from ropepatch.methods.pi import PositionInterpolation
 from ropepatch.methods.yarn import Yarn
 from ropepatch.serving.base import Engine, How, Support, Words, refuse
 from ropepatch.serving.served import ServedModel
@@ -20,7 +18,7 @@ CHECKED = (
     "vLLM 0.33.0, its own rotary and config code run on a CPU without a server; reads alike since "
     "0.30.0 (attention factors) and 0.24.0 (transformers 5's words)"
 )
-_STATIC = "its 'dynamic' is one fixed table, and since 0.22 an unscaled one"
+_STATIC = "its 'dynamic' is one fixed table, and since 0.22 one that is not scaled at all"
 _NEAR = ("yarn", "ntk")
 
 METHODS: Mapping[str, Support] = {
@@ -75,19 +73,15 @@ def _words(
 
 def _more(served: ServedModel) -> dict[str, Any]:
     """What a block must say besides transformers' words."""
-    method = served.method
-    if isinstance(method, LongRope) and method.attention_factor is not None:
-        # vLLM passes over attention_factor, and reads these
-        return dict.fromkeys(("short_mscale", "long_mscale"), method.attention_factor)
     if served.row == "nope":  # 0.0 is refused; this leaves no pair, in transformers too
         return {"partial_rotary_factor": 1.0 / served.head_dim}
-    return {}
+    return dict(served.longrope_words())
 
 
 def _overrides(served: ServedModel) -> dict[str, Any]:
     text: dict[str, Any] = {}
     more = _more(served)
-    if more or _whole_factor(served):
+    if more or served.loose:
         text["rope_parameters"] = served.rope_parameters(more)
     if served.raises_length:
         text["max_position_embeddings"] = served.target_length
@@ -97,40 +91,25 @@ def _overrides(served: ServedModel) -> dict[str, Any]:
     return found
 
 
-def _whole_factor(served: ServedModel) -> bool:
-    """A linear factor written without a decimal point: vLLM stops at it."""
-    text = served.text
-    for key in ("rope_parameters", "rope_scaling"):
-        block = text.get(key)
-        if isinstance(block, Mapping):
-            inner = [block, *(b for b in block.values() if isinstance(b, Mapping))]
-            if any(isinstance(b.get("factor"), int) for b in inner):
-                return True
-    return False
-
-
 def _refuse_special(served: ServedModel) -> None:
     method, kind = served.method, served.model_type
-    if isinstance(method, PositionInterpolation | PRope) and served.row != "nope":
-        stops = served.layout.schedules[next(iter(served.methods))].block.get("rope_type")
-        if stops == "proportional" and method.factor != 1 and method.name == "pi":
-            refuse("vLLM", served, "it stops the pairs and passes over their factor", ("pi",))
+    if served.stops_pairs and method.name == "pi":
+        refuse("it stops the pairs and passes over their factor")
     if kind in _OWN_BLOCKS:
-        refuse("vLLM", served, f"its class for '{kind}' builds a rotation of its own", ())
+        refuse(f"its class for '{kind}' builds a rotation of its own")
     if kind == "gpt_oss":
         plain = isinstance(method, Yarn) and method.attention_factor is None and not method.mscale
         if not plain:
-            why = "its class for 'gpt_oss' always turns by yarn, with the usual attention factor"
-            refuse("vLLM", served, why, ("yarn",))
+            refuse("its class for 'gpt_oss' always turns by yarn, with the usual attention factor")
     if served.layout.family.is_mla and served.row != "ntk":
         fits = isinstance(method, Yarn) and method.attention_factor is None and method.truncate
         if not fits:
-            why = "its latent attention takes every type for DeepSeek's yarn"
-            refuse("vLLM", served, why, ("yarn", "ntk"))
-    sections = any("mrope_section" in b for b in served.blocks().values())
-    if sections and served.row not in ("ntk",):
-        why = "with the axes of mrope it builds yarn's ramp on four times the length, or none"
-        refuse("vLLM", served, why, ("ntk",))
+            refuse("its latent attention takes every type for DeepSeek's yarn")
+    if any("mrope_section" in b for b in served.blocks().values()) and served.row != "ntk":
+        refuse("with the axes of mrope it builds yarn's ramp on four times the length, or none")
+    nested = "truncate" in served.rope_parameters() and len(served.layout.schedules) > 1
+    if nested and not kind.startswith("gemma3"):
+        refuse("its length code stops at the 'truncate' that stands beside blocks by layer type")
 
 
 def _notes(served: ServedModel) -> tuple[str, ...]:

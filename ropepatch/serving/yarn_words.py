@@ -1,6 +1,7 @@
 """YaRN's attention factor in the words that engines read, and the ramp that some cannot say."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from ropepatch.methods.ramps import temperature
@@ -14,17 +15,26 @@ def own_temperature(method: Yarn) -> float | None:
     return None if usual else wanted
 
 
-def portable_temperature(method: Yarn) -> dict[str, Any]:
+def portable_temperature(method: Yarn, block: Mapping[str, Any]) -> dict[str, Any]:
     """Keys by which transformers, SGLang, TGI and LMDeploy come to the same attention factor.
 
-    transformers reads `attention_factor`; the others (0.1 mscale ln(factor) + 1) over the same of
-    `mscale_all_dim`, which is 1 for a zero. vLLM below 0.30 multiplied by `attn_factor`, which
-    SGLang still does, so that key must not stand beside these.
+    transformers reads `attention_factor`, and `mscale` only beside `mscale_all_dim`; the others
+    (0.1 mscale ln(factor) + 1) over the same of `mscale_all_dim`, which is 1 for a zero. SGLang
+    multiplies by `attn_factor` too, so that key must not say anything.
+
+    Args:
+        method: What the block means.
+        block: How it says so.
     """
-    wanted = own_temperature(method)
-    if wanted is None:
-        return {}
-    return {
+    foreign = {key: 1.0 for key in ("attn_factor", "extrapolation_factor") if key in block}
+    given = [key for key in ("mscale", "mscale_all_dim") if block.get(key)]
+    explicit = block.get("attention_factor") is not None and (
+        own_temperature(method) is not None or given
+    )
+    if not explicit and len(given) != 1:  # a pair is read alike, and so is nothing
+        return foreign
+    wanted = method.temperature()
+    return foreign | {
         "attention_factor": wanted,
         "mscale": (wanted - 1) / (0.1 * math.log(method.factor)),
         "mscale_all_dim": 0.0,
