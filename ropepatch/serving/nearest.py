@@ -35,7 +35,7 @@ def nearest(
         if factor > 1 and _serves(engine, config, name, factor)
     ]
     if fits:
-        also = f" (or {', '.join(fits[1:])})" if fits[1:] else ""
+        also = f" (or {', '.join(fits[1:3])})" if fits[1:] else ""
         source = shlex.quote(served.source or "ORIGINAL")
         return (
             f"Nearest: ropepatch extend --model {source} --method {fits[0]} --factor "
