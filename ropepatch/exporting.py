@@ -47,6 +47,7 @@ def export(model: str | Path, target: str, *, original: bool = False) -> Export:
         config,
         source if isinstance(source, str) else None,
         trained=was_trained(record),
+        again=bool(record.get("history")),
     )
     try:
         words = _of_original(engine, served) if original else say(engine, served)

@@ -63,11 +63,14 @@ def kept(served: ServedModel, row: Conversion) -> bool:
         if served.stops_pairs:
             return False
         plain = not isinstance(method, Yarn) or (
-            own_temperature(method) is None and usual_ramp(method)
+            own_temperature(method) is None
+            and usual_ramp(method)
+            # the converter writes it, and llama.cpp goes by it
+            and not any("extrapolation_factor" in block for block in served.blocks().values())
         )
         return row.scaled and plain
     if served.row == "ntk":
         return row.theta
     if served.row in ("llama3", "ntk-by-parts"):
         return row.llama3
-    return served.row == "longrope" and row.longrope
+    return served.row == "longrope" and row.longrope and not served.longrope_words()

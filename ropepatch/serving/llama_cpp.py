@@ -162,6 +162,8 @@ def _recipe_words(served: ServedModel) -> tuple[tuple[str, ...], str | None]:
     parameters: dict[str, Any] = {k: v for k, v in method.parameters().items() if v != usual[k]}
     if served.recipe is not None:
         parameters = dict(served.recipe.parameters)
+    if own := served.longrope_words():
+        parameters["attention_factor"] = own["long_mscale"]
     lists = {k: list(v) for k, v in parameters.items() if isinstance(v, tuple | list)}
     factor = served.target_length / served.trained_length
     words = ["--method", method.name, "--factor", f"{factor:.9g}"]

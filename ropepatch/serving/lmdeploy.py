@@ -4,11 +4,15 @@ Source: lmdeploy/pytorch/nn/rotary_embedding.py, backends/default/rotary_embeddi
 and lmdeploy/turbomind/models/utils.py (its Python run, its C++ read at 0.16.0), release 0.18.0.
 """
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from ropepatch.methods.longrope import LongRope
+from ropepatch.methods.yarn import Yarn
 from ropepatch.serving.base import Engine, Support, Words, refuse
 from ropepatch.serving.served import ServedModel
+from ropepatch.serving.yarn_words import portable_temperature
 
 CHECKED = (
     "LMDeploy 0.18.0, its Python rotary code run on a CPU without a server; TurboMind's C++ read "
@@ -57,14 +61,29 @@ def say(served: ServedModel) -> Words:
     if flag:
         command += ["--backend", "pytorch"]
     command += ["--session-len", str(served.target_length)]
+    overrides = _overrides(served)
+    if overrides:
+        command += ["--hf-overrides", json.dumps(overrides)]
     notes = ["--rope-scaling-factor has no effect since 0.14.0."]
     if kind not in _SEEN.split():
         notes.append(f"what its class for '{kind}' hands on was not looked at.")
     return Words(
         (tuple(command),),
+        overrides=overrides or None,
         notes=tuple(notes),
-        how="override" if flag else "native",
+        how="override" if flag or overrides else "native",
     )
+
+
+def _overrides(served: ServedModel) -> dict[str, Any]:
+    """Nulls and a lone `mscale_all_dim` in words that it reads as transformers does."""
+    words: dict[str, Any] = {}
+    block = served.layout.schedules[next(iter(served.methods))].block
+    if isinstance(served.method, Yarn) and block.get("mscale_all_dim") and not block.get("mscale"):
+        words = portable_temperature(served.method, block)
+    if not words and not served.loose:
+        return {}
+    return served.overrides({"rope_parameters": served.rope_parameters(words)})
 
 
 ENGINE = Engine("lmdeploy", "LMDeploy", CHECKED, METHODS, say)

@@ -32,14 +32,14 @@ def nearest(
     fits = [
         name
         for name in dict.fromkeys((*first, *_CANDIDATES))
-        if factor > 1 and _serves(engine, config, name, factor)
+        if factor > 1 and _serves(engine, config, name, factor, served.trained_length)
     ]
     if fits:
         also = f" (or {', '.join(fits[1:3])})" if fits[1:] else ""
-        source = shlex.quote(served.source or "ORIGINAL")
         return (
-            f"Nearest: ropepatch extend --model {source} --method {fits[0]} --factor "
-            f"{factor:g}{also}; its price at short length: {METHODS[fits[0]].short_price}."
+            f"Nearest: ropepatch extend --model {_source(served)} --method {fits[0]} --factor "
+            f"{factor:g}{_further(served)}{also}; its price at short length: "
+            f"{METHODS[fits[0]].short_price}."
         )
     others = [other.title for other in ENGINES.values() if _says(other, served)]
     if others:
@@ -47,10 +47,29 @@ def nearest(
     return "Nothing that it reads comes near, and no other engine does; ropepatch.load runs it."
 
 
-def _serves(engine: Engine, config: Mapping[str, Any], method: str, factor: float) -> bool:
+def _source(served: ServedModel) -> str:
+    """What to extend: where it came from, or the folder itself where its scaling is all we know."""
+    known = served.source if served.recipe is not None else served.name
+    return shlex.quote(known or "ORIGINAL")
+
+
+def _further(served: ServedModel) -> str:
+    """Options that the command needs besides."""
+    told = served.recipe.trained_length if served.recipe is not None else None
+    if served.recipe is None and not served.layout.trained_length_known:
+        told = served.trained_length
+    replace = served.recipe is None or served.original_scaled
+    length = f" --trained-length {told}" if told is not None else ""
+    return length + (" --replace" if replace else "")
+
+
+def _serves(
+    engine: Engine, config: Mapping[str, Any], method: str, factor: float, trained: int
+) -> bool:
     try:
-        change = write_recipe(config, Recipe.named(method, factor=factor), replace=True)
-        return _says(engine, read_served("model", change.after, None, trained=False))
+        recipe = Recipe.named(method, factor=factor, trained_length=trained)
+        change = write_recipe(config, recipe, replace=True)
+        return _says(engine, read_served("model", change.after))
     except RopepatchError:
         return False
 

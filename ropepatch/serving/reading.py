@@ -8,6 +8,7 @@ from ropepatch.config_json.plan import STAMP, plan_recipe, read_stamp
 from ropepatch.config_json.write import write_recipe
 from ropepatch.errors import ConfigError, NoEffectError, NotExpressibleError
 from ropepatch.methods.base import Method
+from ropepatch.methods.dynamic_ntk import DynamicNtk
 from ropepatch.methods.p_rope import PRope
 from ropepatch.recipe import Recipe
 from ropepatch.serving.served import ServedModel
@@ -16,7 +17,12 @@ _TOLERANCE = 1e-6
 
 
 def read_served(
-    name: str, config: Mapping[str, Any], source: str | None, *, trained: bool
+    name: str,
+    config: Mapping[str, Any],
+    source: str | None = None,
+    *,
+    trained: bool = False,
+    again: bool = False,
 ) -> ServedModel:
     """Understand a config as something to serve.
 
@@ -25,6 +31,7 @@ def read_served(
         config: The parsed `config.json`, not one of a conversion.
         source: The model it was made from, if a record says so.
         trained: Whether its weights were trained since.
+        again: Whether that model had been extended by ropepatch too.
 
     Raises:
         ConfigError: it was changed since ropepatch wrote it, or cannot be read.
@@ -43,6 +50,8 @@ def read_served(
     layout = read_layout(plain, stamp["trained_length"])
     recipe = Recipe.from_dict(stamp["recipe"])
     plan = plan_recipe(config, recipe, replace=True)
+    if stamp["target_length"] != plan.target_length:
+        raise ConfigError(f"the stamp of ropepatch in {name}'s config.json was changed.")
     _check_unchanged(name, layout, write_recipe(config, recipe, replace=True).after)
     return ServedModel(
         name=name,
@@ -54,7 +63,7 @@ def read_served(
         target_length=stamp["target_length"],
         trained_theta=_theta(plan.layout, plan.methods),
         source=None if trained else source,
-        original_scaled=plan.layout.scaled,
+        original_scaled=plan.layout.scaled or again,
         architectures=tuple(stamp.get("architectures", ())),
     )
 
@@ -98,6 +107,11 @@ def _reach(layout: Layout, methods: Mapping[str, Method]) -> int:
         m.target_length(layout.schedules[label].geometry)
         for label, m in methods.items()
         if m.rope_type == "yarn"
+    ]
+    lengths += [  # of a dynamic one, transformers' factor, which is meant as one of lengths
+        round(m.ntk_factor * layout.configured_length)
+        for m in methods.values()
+        if isinstance(m, DynamicNtk)
     ]
     return max(lengths, default=layout.configured_length)
 
