@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from ropepatch.errors import NotExpressibleError
 from ropepatch.exporting import export
 from tests.serving.engines.others import TGI, LMDeploy
 from tests.serving.engines.source import source_of
@@ -124,13 +123,6 @@ def test_lmdeploy_has_no_stopped_pairs(tmp_path: Path, lmdeploy: LMDeploy) -> No
 # --- scaled by others -------------------------------------------------------------------------
 
 
-WRONG_IN_LMDEPLOY = {
-    "another lone mscale": "it divides by mscale_all_dim though mscale is missing",
-    "nulls": "it stops at a null beta",
-}
-"""What is exported all the same."""
-
-
 @pytest.mark.parametrize("name", FOREIGN_YARN)
 def test_tgi_and_others_words(tmp_path: Path, tgi: TGI, name: str) -> None:
     words, wanted = FOREIGN_YARN[name]
@@ -140,25 +132,15 @@ def test_tgi_and_others_words(tmp_path: Path, tgi: TGI, name: str) -> None:
     assert distance(table, expected("yarn", ROWS, **wanted)) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-        )
-        if name in WRONG_IN_LMDEPLOY
-        else name
-        for name in FOREIGN_YARN
-    ],
-)
+@pytest.mark.parametrize("name", FOREIGN_YARN)
 def test_lmdeploy_and_others_words(tmp_path: Path, lmdeploy: LMDeploy, name: str) -> None:
-    """Either it turns as transformers does, or the export is refused."""
+    """It turns as transformers does, with what is laid over by its own flag."""
     words, wanted = FOREIGN_YARN[name]
     block = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, **words}
     block["original_max_position_embeddings"] = TRAINED
-    folder = found(tmp_path, {**V5, "max_position_embeddings": TARGET, "rope_parameters": block})
-    try:
-        export(folder, "lmdeploy")
-    except NotExpressibleError:
-        return
+    config: dict[str, Any] = {**V5, "max_position_embeddings": TARGET, "rope_parameters": block}
+    folder = found(tmp_path, config)
+    laid = export(folder, "lmdeploy").words.overrides or {}
+    config["rope_parameters"] |= laid.get("rope_parameters", {})  # as it merges
+    folder = found(tmp_path / "laid", config)
     assert distance(lmdeploy.table(folder, ROWS), expected("yarn", ROWS, **wanted)) < TOLERANCE
