@@ -8,8 +8,9 @@ from ropepatch.checkpoint.folder import read_config
 from ropepatch.checkpoint.record import read_record, was_trained
 from ropepatch.checkpoint.source import find_source
 from ropepatch.config_json.plan import STAMP
-from ropepatch.errors import NoEffectError, NotExpressibleError
+from ropepatch.errors import CheckpointError, NoEffectError, NotExpressibleError, RecipeError
 from ropepatch.gguf_extending import GgufInspection, inspect_gguf, is_gguf_file
+from ropepatch.gguf_file.rotation import Rotation
 from ropepatch.runtime.words import is_converted
 from ropepatch.serving.base import CannotSayError, Engine, Export, Words
 from ropepatch.serving.llama_cpp import safe_name
@@ -20,7 +21,13 @@ from ropepatch.serving.served import ServedModel
 from ropepatch.serving.table import check_table, engine_of, say
 
 
-def export(model: str | Path, target: str, *, original: bool = False) -> Export:
+def export(
+    model: str | Path,
+    target: str,
+    *,
+    original: bool = False,
+    trained_length: int | None = None,
+) -> Export:
     """What makes an engine serve an extended checkpoint as it is meant.
 
     Args:
@@ -28,12 +35,16 @@ def export(model: str | Path, target: str, *, original: bool = False) -> Export:
             or a GGUF file.
         target: An engine's word, as in `ropepatch.serving.table.ENGINES`.
         original: Say it for the model it was made from, by flags alone.
+        trained_length: Tokens of pretraining, where a scaling that ropepatch did not write does
+            not say what it counts from.
 
     Raises:
         NoEffectError: it is not extended.
         NotExpressibleError: the engine cannot say it, or would run something else.
         RopepatchError: it cannot be read.
     """
+    if not isinstance(model, str | Path) or not isinstance(target, str):
+        raise RecipeError("export takes a folder or a GGUF file, and the name of an engine.")
     engine = engine_of(target)
     if is_gguf_file(model):
         return _export_gguf(inspect_gguf(model), engine, original=original)
@@ -48,10 +59,20 @@ def export(model: str | Path, target: str, *, original: bool = False) -> Export:
         source if isinstance(source, str) else None,
         trained=was_trained(record),
         again=bool(record.get("history")),
+        trained_length=trained_length,
     )
     try:
         words = _of_original(engine, served) if original else say(engine, served)
     except CannotSayError as refused:
+        if original:
+            raise NotExpressibleError(
+                f"no flags of {engine.title} say '{served.row}': {refused.why}; leave "
+                "--original out."
+            ) from None
+        if not refused.known:
+            raise NotExpressibleError(
+                f"nothing is printed for {engine.title} that may be wrong: {refused.why}."
+            ) from None
         raise NotExpressibleError(
             f"{engine.title} cannot serve '{served.row}' as it is meant: {refused.why}. "
             f"{nearest(engine, served, config, refused.instead)}"
@@ -96,6 +117,15 @@ def _of_original(engine: Engine, served: ServedModel) -> Words:
     return engine.say_original(served, served.source)
 
 
+def _long_note(rotation: Rotation) -> tuple[str, ...]:
+    if rotation.long is None or rotation.long == rotation.short:
+        return ()
+    return (
+        f"llama.cpp takes the long factors when -c is above {rotation.original_length}, whatever "
+        "the length of a prompt.",
+    )
+
+
 def _export_gguf(found: GgufInspection, engine: Engine, *, original: bool) -> Export:
     rotation = found.rotation
     if engine.name not in ("llama.cpp", "ollama"):
@@ -110,8 +140,11 @@ def _export_gguf(found: GgufInspection, engine: Engine, *, original: bool) -> Ex
             "`ropepatch extend --model FILE --output NEW.gguf` comes first."
         )
     length = rotation.context_length
+    if not str(found.path).isprintable():
+        raise CheckpointError(f"the name {str(found.path)!r} fits in no command; rename the file.")
     if engine.name == "llama.cpp":
-        words = Words((("llama-server", "-m", str(found.path), "-c", str(length)),))
+        serve = ("llama-server", "-m", str(found.path), "-c", str(length))
+        words = Words((serve,), notes=_long_note(rotation))
     else:
         name = safe_name(found.path.stem).lower()
         words = Words(

@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ropepatch.checkpoint.carry import How, Progress, carry
 from ropepatch.checkpoint.rewrite import size_word
 from ropepatch.checkpoint.staging import check_target, staged, staged_file
-from ropepatch.errors import CheckpointError, ConfigError, RopepatchError
+from ropepatch.errors import CheckpointError, ConfigError, RecipeError, RopepatchError
 from ropepatch.gguf_file.architectures import ARCHITECTURES, NO_ROPE
 from ropepatch.gguf_file.draft import Draft
 from ropepatch.gguf_file.extension import (
@@ -55,6 +55,8 @@ class GgufInspection:
     rotation: Rotation
     record: dict[str, Any] | None
     """What `extend_gguf` has left, if it has."""
+    before: Rotation
+    """What it was before that; the same where there was nothing."""
 
     @property
     def refused(self) -> str | None:
@@ -67,7 +69,10 @@ class GgufInspection:
     @property
     def in_force(self) -> str:
         """The scaling in a few words."""
-        return in_force(self.rotation)
+        base = self.before.freq_base
+        if self.rotation.freq_base == base:
+            return in_force(self.rotation)
+        return f"{in_force(self.rotation)}, θ {base:g} → {self.rotation.freq_base:g}"
 
 
 def is_gguf_file(model: str | Path) -> bool:
@@ -129,7 +134,11 @@ def extend_gguf(
         >>> extend_gguf("m.gguf", {"method": "yarn", "factor": 4}, "m-32k.gguf")  # doctest: +SKIP
     """
     source = Path(model).expanduser()
+    if how not in get_args(How):
+        raise RecipeError(f"how is {', '.join(get_args(How))}, not {how!r}.")
     survey, others = read_parts(source)
+    if how != "auto" and not others:
+        raise RecipeError("--link and --copy are for the other files of a split model.")
     change = plan_extension(survey, as_recipe(recipe), replace=replace)
     target = _target(source, change, output, split=bool(others))
     if os.path.lexists(target):
@@ -161,7 +170,9 @@ def inspect_gguf(path: str | Path) -> GgufInspection:
     if row is not None and row.refused == NO_ROPE:
         raise ConfigError(f"{path}: a '{survey.value('general.architecture')}' {NO_ROPE}.")
     record = read_record(survey)
-    return GgufInspection(path, survey, len(others) + 1, read_rotation(Draft(survey)), record)
+    now = read_rotation(Draft(survey))
+    before = now if record is None else read_rotation(undone(survey, record))
+    return GgufInspection(path, survey, len(others) + 1, now, record, before)
 
 
 def preview_gguf(

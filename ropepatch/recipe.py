@@ -212,6 +212,8 @@ class Recipe:
                     "trained on; ask for more, or give the true length with trained_length."
                 )
             factor = self.to / trained
+            while int(factor * trained) < self.to:  # engines cut it down to so many rows
+                factor = math.nextafter(factor, math.inf)
         method = cls(**{**({} if factor is None else {"factor": factor}), **self.parameters})
         if method.idle:
             raise NoEffectError(

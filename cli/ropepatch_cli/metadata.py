@@ -1,5 +1,6 @@
 """GGUF files: what was done to their metadata, or what these say, as tables or as JSON."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -47,7 +48,7 @@ def extended(done: "MetadataExtension", *, as_json: bool) -> None:
     if done.proof is not None:
         first = done.target / done.source.name if done.parts > 1 else done.target
         line(f"written: {bold(str(done.target))}")
-        line(f"run it: llama-server -m {first} -c {change.target_length}")
+        line(f"run it: {shlex.join(('llama-server', '-m', str(first)))} -c {change.target_length}")
 
 
 def metadata_difference(change: "MetadataChange") -> list[str]:
@@ -60,7 +61,8 @@ def metadata_difference(change: "MetadataChange") -> list[str]:
             lines.append(f"+{key} = {_shown(new)}")
     for tensor, how in change.tensors.items():
         pairs = change.before.pairs
-        lines.append(f"+{tensor}: {pairs} factors, one per pair ({how})")
+        sign = "-" if how == "removed" else "+"
+        lines.append(f"{sign}{tensor}: {pairs} factors, one per pair ({how})")
     return lines
 
 
@@ -99,7 +101,7 @@ def inspection(found: "GgufInspection", previews: Previews, *, as_json: bool) ->
     if found.refused:
         notes((f"extend is refused for its metadata: {found.refused}.",))
     elif rotation.window is not None:
-        notes((f"some or all layers look back {rotation.window} tokens.",))
+        notes((f"layers with a window look back {rotation.window} tokens.",))
     for method, preview in previews.items():
         _show_preview(method, preview, found)
 
@@ -118,7 +120,7 @@ def words(found: "GgufInspection", previews: Previews) -> dict[str, Any]:
         **{k: v for k, v in asdict(rotation).items() if k not in factors},
         "factors": {k: getattr(rotation, k) for k in sorted(factors) if getattr(rotation, k)},
         "in_force": found.in_force,
-        "scaled": rotation.scaled,
+        "scaled": rotation.scaled or found.record is not None,
         "slowest_wavelength": _slowest(frequencies),
         "attention_factor": frequencies.attention_factor,
         "refused": found.refused,
@@ -135,12 +137,12 @@ def draw(path: Path, found: "GgufInspection", previews: Previews) -> None:
     from ropepatch.plots import save_wavelengths
 
     rotation = found.rotation
-    geometry: RotaryGeometry = rotation.geometry(rotation.original_length)
+    geometry: RotaryGeometry = found.before.geometry(rotation.original_length)
     curves: dict[str, Frequencies] = {
         f"pretrained (θ = {geometry.theta:g})": geometry.base_frequencies()
     }
     target = None
-    if rotation.scaled:
+    if rotation.scaled or found.record is not None:
         target = rotation.context_length
         curves[f"in force: {found.in_force}"] = rotation.frequencies(target)
     for method, preview in previews.items():

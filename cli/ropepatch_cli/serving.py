@@ -40,8 +40,8 @@ def command(found: "Export") -> None:
 
     if not found.words.commands:
         raise NotExpressibleError(
-            f"{found.engine.title} is started by nobody's command; --config prints the file that "
-            "it needs, if it needs one."
+            f"{found.engine.title} takes a file, not a command; --config prints it, where it needs "
+            "one."
         )
     line(found.words.shell)
 

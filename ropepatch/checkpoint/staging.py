@@ -84,7 +84,7 @@ def staged_file(target: Path, *, replace: bool = False) -> Iterator[Path]:
                     _take_name(stage / "file", place, target)
                 _sync(place.parent)
     except OSError as error:
-        raise _unwritable(place, error) from None
+        raise _unwritable(place, error, hints=not replace, links=False) from None
 
 
 def _take_name(file: Path, place: Path, target: Path) -> None:
@@ -204,16 +204,23 @@ def _umask() -> int:
     return mask
 
 
-def _unwritable(place: Path, error: OSError | RuntimeError) -> CheckpointError:
+def _unwritable(
+    place: Path, error: OSError | RuntimeError, *, hints: bool = True, links: bool = True
+) -> CheckpointError:
     if not isinstance(error, OSError):
         return CheckpointError(f"cannot write {place}: {error}.")
     what = error.strerror or str(error)
     where = error.filename or place
+    room = "free some space"
+    if links:
+        room += ", or use --link on the model's own file system"
     hint = {
-        errno.ENOSPC: "free some space, or use --link on the model's own file system",
-        errno.EDQUOT: "free some space, or use --link on the model's own file system",
+        errno.ENOSPC: room,
+        errno.EDQUOT: room,
         errno.EROFS: "choose an --output on a writable disk",
         errno.EACCES: "choose an --output you may write to",
         errno.ENAMETOOLONG: "choose a shorter --output",
     }.get(error.errno or 0, "nothing was left behind")
+    if not hints:
+        hint = "nothing was left behind"
     return CheckpointError(f"cannot write {place}: {what} ({where}); {hint}.")

@@ -52,9 +52,12 @@ class MetadataChange:
 
     @property
     def tensors(self) -> dict[str, str]:
-        """Tensors of per-pair factors that are written, each `added` or `overwritten`."""
-        return dict.fromkeys(self.draft.added, "added") | dict.fromkeys(
-            self.draft.overlaid, "overwritten"
+        """Tensors of per-pair factors that change: `added`, `overwritten` or `removed`."""
+        draft = self.draft
+        return (
+            dict.fromkeys(sorted(draft.dropped - draft.added.keys()), "removed")
+            | dict.fromkeys(draft.added, "added")
+            | dict.fromkeys(draft.overlaid, "overwritten")
         )
 
 
@@ -114,6 +117,11 @@ def plan_extension(survey: Survey, recipe: Recipe, *, replace: bool = False) -> 
         raise NoEffectError(
             f"{method.name} with these parameters leaves every one of the {before.pairs} pairs as "
             "it is; nothing would change."
+        )
+    if record is not None and _stands_already(survey, after, target, geometry.trained_length):
+        raise NoEffectError(
+            f"{survey.path} turns by {method.name} with these parameters already; nothing would "
+            "change."
         )
     changed = _count_tensors(changed)
     changed = stamped(changed, draft, recipe.to_dict(), geometry.trained_length, target)
@@ -247,6 +255,12 @@ def _count_tensors(draft: Draft) -> Draft:
     return draft.put({SPLIT_TENSORS: Value.of(entry.kind, count + len(draft.added))})
 
 
+def _stands_already(survey: Survey, after: Rotation, target: int, trained: int) -> bool:
+    now = read_rotation(Draft(survey))
+    lengths = now.context_length == after.context_length
+    return lengths and _same(now, after, target) and _same(now, after, trained)
+
+
 def _same(one: Rotation, other: Rotation, length: int) -> bool:
     return one.frequencies(length) == other.frequencies(length)
 
@@ -266,7 +280,8 @@ def _advice(before: Rotation, after: Rotation, target: int) -> tuple[str, ...]:
     notes = []
     if before.window is not None and before.window < target:
         notes.append(
-            f"some or all layers look back {before.window} tokens; the others gain from the change."
+            f"layers with a window look back {before.window} tokens; the others gain from the "
+            "change."
         )
     if after.long is not None and after.long != after.short:
         notes.append(

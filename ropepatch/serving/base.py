@@ -76,16 +76,21 @@ class Export:
 class CannotSayError(NotExpressibleError):
     """An engine cannot serve a checkpoint as it is meant; what comes nearest is not yet known."""
 
-    def __init__(self, why: str, instead: tuple[str, ...]) -> None:
-        """Keep the reason, and methods to try first."""
+    def __init__(self, why: str, instead: tuple[str, ...], *, known: bool = True) -> None:
+        """Keep the reason, methods to try first, and whether it is known to be so."""
         super().__init__(why)
-        self.why, self.instead = why, instead
+        self.why, self.instead, self.known = why, instead, known
 
 
-def refuse(why: str, *instead: str) -> NoReturn:
+def refuse(why: str, *instead: str, known: bool = True) -> NoReturn:
     """Refuse, with methods that may come nearest.
+
+    Args:
+        why: What the engine does instead, or what is not known of it.
+        *instead: Methods to try first.
+        known: False where the engine may well serve it, and nobody has looked.
 
     Raises:
         CannotSayError: always.
     """
-    raise CannotSayError(why, instead)
+    raise CannotSayError(why, instead, known=known)

@@ -61,7 +61,7 @@ def say_original(served: ServedModel, model: str) -> Words:
     row = CONVERSIONS.get(served.model_type)
     if row is None:
         why = f"what it calls the metadata of a '{served.model_type}' is not known here"
-        refuse(why)
+        refuse(why, known=False)
     _refuse_special(served, row)
     method, length = served.method, served.target_length
     # it cuts every slot down to the length of training that the file tells
@@ -100,7 +100,7 @@ def gguf_steps(
     row = CONVERSIONS.get(served.model_type)
     if row is None:
         why = f"what its converter keeps of a '{served.model_type}' is not known here"
-        refuse(why)
+        refuse(why, known=False)
     _refuse_special(served, row)
     name = safe_name(Path(served.name).absolute().name)
     plain = f"{name}.gguf"
@@ -131,9 +131,10 @@ def safe_name(name: str) -> str:
 
 def _refuse_special(served: ServedModel, row: Conversion) -> None:
     target = ARCHITECTURES.get(row.architecture)
-    if target is None or target.refused is not None:
-        why = target.refused if target and target.refused else "its metadata are not known here"
-        refuse(why)
+    if target is None:
+        refuse(f"what it makes of '{row.architecture}' is not known here", known=False)
+    if target.refused is not None:
+        refuse(f"it {target.refused}")
     if not row.theta and served.trained_theta != _LOST_THETA:
         why = f"its converter loses the rope_theta of a '{served.model_type}'"
         refuse(why)
@@ -145,6 +146,8 @@ def _refuse_special(served: ServedModel, row: Conversion) -> None:
     other_ramp = isinstance(method, Yarn) and not usual_ramp(method)
     if (other_ramp or stops or banded) and target.factors is None:
         why = f"it reads no factors per pair for '{row.architecture}'"
+        if other_ramp:
+            why = f"its yarn has one ramp (32, 1, ends rounded), and {why}"
         refuse(why, "yarn")
     if isinstance(method, LongRope) and not target.reads_long:
         why = f"it reads no long and short factors for '{row.architecture}'"

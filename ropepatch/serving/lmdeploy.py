@@ -11,6 +11,7 @@ from typing import Any
 from ropepatch.methods.longrope import LongRope
 from ropepatch.methods.yarn import Yarn
 from ropepatch.serving.base import Engine, Support, Words, refuse
+from ropepatch.serving.classes import refuse_unknown
 from ropepatch.serving.served import ServedModel
 from ropepatch.serving.yarn_words import portable_temperature
 
@@ -46,6 +47,7 @@ METHODS: Mapping[str, Support] = {
 def say(served: ServedModel) -> Words:
     """`lmdeploy serve api_server` for the folder."""
     method, kind = served.method, served.model_type
+    refuse_unknown("lmdeploy", served)
     if served.stops_pairs:
         refuse(METHODS["p-rope"].why, *_NEAR)
     if isinstance(method, LongRope) and served.longrope_words():

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropepatch.config_json.layout import Layout, Schedule, read_layout
+from ropepatch.config_json.paths import text_part
 from ropepatch.config_json.plan import STAMP, plan_recipe, read_stamp
 from ropepatch.config_json.write import write_recipe
 from ropepatch.errors import ConfigError, NoEffectError, NotExpressibleError
@@ -11,9 +12,9 @@ from ropepatch.methods.base import Method
 from ropepatch.methods.dynamic_ntk import DynamicNtk
 from ropepatch.methods.p_rope import PRope
 from ropepatch.recipe import Recipe
-from ropepatch.serving.served import ServedModel
+from ropepatch.serving.served import ServedModel, raw_blocks
 
-_TOLERANCE = 1e-6
+_FACTORED = {"linear", "yarn", "llama3", "dynamic"}
 
 
 def read_served(
@@ -23,6 +24,7 @@ def read_served(
     *,
     trained: bool = False,
     again: bool = False,
+    trained_length: int | None = None,
 ) -> ServedModel:
     """Understand a config as something to serve.
 
@@ -32,6 +34,7 @@ def read_served(
         source: The model it was made from, if a record says so.
         trained: Whether its weights were trained since.
         again: Whether that model had been extended by ropepatch too.
+        trained_length: Tokens, where a scaling that is not ours does not say.
 
     Raises:
         ConfigError: it was changed since ropepatch wrote it, or cannot be read.
@@ -41,7 +44,9 @@ def read_served(
     stamp = read_stamp(dict(config))
     plain = {key: value for key, value in config.items() if key != STAMP}
     if stamp is None:
-        return _foreign(name, plain)
+        return _foreign(name, plain, trained_length)
+    if trained_length is not None:
+        raise ConfigError(f"{name} says itself what it was trained on; leave --trained-length out.")
     if "live_only" in stamp:
         raise NotExpressibleError(
             f"{name} is read only by ropepatch.load: {stamp['live_only']}. No engine can serve it; "
@@ -68,10 +73,15 @@ def read_served(
     )
 
 
-def _foreign(name: str, config: Mapping[str, Any]) -> ServedModel:
+def _foreign(name: str, config: Mapping[str, Any], trained_length: int | None) -> ServedModel:
     """A scaling that ropepatch did not write."""
-    layout = read_layout(config)
+    layout = read_layout(config, trained_length)
     methods = _in_force(layout)
+    _check_foreign(name, config, layout)
+    if not layout.trained_length_known:
+        raise ConfigError(
+            f"{name}: {layout.notes[-1].removesuffix('.')}: say which with --trained-length."
+        )
     if not methods:
         raise NoEffectError(
             f"{name} is not extended: its rotation is the one it was trained with, and engines "
@@ -84,9 +94,23 @@ def _foreign(name: str, config: Mapping[str, Any]) -> ServedModel:
         methods=methods,
         recipe=None,
         trained_length=layout.trained_length,
-        target_length=_reach(layout, methods),
+        target_length=_reach(layout, methods, told=trained_length is not None),
         trained_theta=_theta(layout, methods),
     )
+
+
+def _check_foreign(name: str, config: Mapping[str, Any], layout: Layout) -> None:
+    """What transformers 5 itself stops at is no matter of engines."""
+    for block in raw_blocks(text_part(config, layout.path)):
+        types = {block[key] for key in ("rope_type", "type") if block.get(key) is not None}
+        if len(types) > 1:
+            raise ConfigError(f"{name}: its block has the type {' and '.join(sorted(types))} both.")
+        if types == {"su"}:
+            raise ConfigError(
+                f"{name}: 'su' is an old word that transformers 5 stops at: longrope."
+            )
+        if types & _FACTORED and block.get("factor") is None:
+            raise ConfigError(f"{name}: its '{types.pop()}' block has no factor.")
 
 
 def _in_force(layout: Layout) -> dict[str, Method]:
@@ -101,12 +125,12 @@ def _in_force(layout: Layout) -> dict[str, Method]:
     return methods
 
 
-def _reach(layout: Layout, methods: Mapping[str, Method]) -> int:
+def _reach(layout: Layout, methods: Mapping[str, Method], *, told: bool) -> int:
     """Tokens; a yarn block set by hand often stands beside the trained length."""
     lengths = [
         m.target_length(layout.schedules[label].geometry)
         for label, m in methods.items()
-        if m.rope_type == "yarn"
+        if m.rope_type == "yarn" or (m.rope_type == "linear" and told)
     ]
     lengths += [  # of a dynamic one, transformers' factor, which is meant as one of lengths
         round(m.ntk_factor * layout.configured_length)

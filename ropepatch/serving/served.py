@@ -12,6 +12,7 @@ from ropepatch.methods.longrope import LongRope
 from ropepatch.recipe import Recipe
 
 _TOLERANCE = 1e-6
+_LENGTH = "original_max_position_embeddings"
 _USUAL = {"beta_fast": 32.0, "beta_slow": 1.0}
 """What a null stands for."""
 
@@ -57,6 +58,16 @@ class ServedModel:
         return self.layout.family.model_type
 
     @property
+    def outer_type(self) -> str:
+        """Of the whole config, which is what engines go by."""
+        return str(self.config.get("model_type", self.model_type))
+
+    @property
+    def several_axes(self) -> bool:
+        """Whether positions have several axes (mrope), as of images."""
+        return any("mrope_section" in block for block in self.blocks().values())
+
+    @property
     def head_dim(self) -> int:
         """Features per head."""
         return next(iter(self.layout.schedules.values())).geometry.head_dim
@@ -73,9 +84,10 @@ class ServedModel:
         A linear factor without a decimal point, or a null where a number is meant.
         """
         return any(
-            (block["rope_type"] == "linear" and type(block.get("factor")) is int)
+            (block_type(block) == "linear" and type(block.get("factor")) is int)
             or any(block.get(key, 0) is None for key in _USUAL)
-            for block in (schedule.block for schedule in self.layout.schedules.values())
+            or (block_type(block) == "yarn" and not block.get(_LENGTH))
+            for block in raw_blocks(self.text)
         )
 
     @property
@@ -127,6 +139,19 @@ class ServedModel:
         for key in reversed(self.layout.path):
             found = {key: found}
         return found
+
+
+def raw_blocks(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Blocks of rotary parameters as they stand in a config, in either dialect, by layer or not."""
+    found = [text.get(key) for key in ("rope_parameters", "rope_scaling")]
+    blocks = [block for block in found if isinstance(block, Mapping)]
+    inner = [b for block in blocks for b in block.values() if isinstance(b, Mapping)]
+    return [*blocks, *inner]
+
+
+def block_type(block: Mapping[str, Any]) -> Any:
+    """What a block says its type is, in either word."""
+    return block.get("rope_type") or block.get("type")
 
 
 def grows(methods: Mapping[str, Method]) -> bool:

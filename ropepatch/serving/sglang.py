@@ -11,6 +11,7 @@ from typing import Any
 from ropepatch.methods.longrope import LongRope
 from ropepatch.methods.yarn import Yarn
 from ropepatch.serving.base import Engine, Support, Words, refuse
+from ropepatch.serving.classes import has_class
 from ropepatch.serving.served import ServedModel
 from ropepatch.serving.yarn_words import portable_temperature
 
@@ -40,6 +41,8 @@ _THETA_ALONE = (
 """Model types whose classes hand no scaling to their rotation, and say nothing."""
 _OWN_THETA = ("chatglm", "exaone4", "exaone_moe", "internlm2", "sdar")
 """Model types whose classes take the base from a key that transformers 5 lacks, or elsewhere."""
+_WHOLE_THETA = ("mixtral", "starcoder2", "dbrx", "granitemoe")
+"""Model types whose classes cut the base down to a whole number."""
 _NESTED = ("gemma3", "gemma4", "mellum")
 """Beginnings of model types whose classes take one block per layer type."""
 _STOPS = ("llama", "mistral")
@@ -86,8 +89,11 @@ def _words(
             "SGLang keeps the long table in the model's own 16 bits, and switches to it one token "
             "later than transformers.",
         )
-    if served.model_type in _THETA_ALONE.split():
+    if served.model_type in _WHOLE_THETA:
         note = f"SGLang's class for '{served.model_type}' cuts rope_theta down to a whole number."
+        notes = (*notes, note)
+    if not has_class("sglang", served):
+        note = f"SGLang has no class of its own for '{served.outer_type}', and runs transformers'."
         notes = (*notes, note)
     return Words(
         (tuple(command),),
@@ -106,6 +112,8 @@ def _more(served: ServedModel) -> dict[str, Any]:
     if isinstance(method, Yarn) and not copied:
         label = next(iter(served.methods))
         words = portable_temperature(method, served.layout.schedules[label].block)
+        if words and served.several_axes:
+            refuse("with the axes of mrope its yarn stops at the keys of an attention factor")
     found: dict[str, Any] = {"block": words} if words or served.loose else {}
     if served.row in ("p-rope", "nope"):
         block = next(iter(served.blocks().values()))
@@ -126,7 +134,7 @@ def _refuse_special(served: ServedModel) -> None:
     if len(served.layout.schedules) > 1 and not kind.startswith(_NESTED):
         refuse(f"its class for '{kind}' takes no blocks by layer type")
     if served.row in ("p-rope", "nope") and kind not in _STOPS:
-        refuse(f"whether its class for '{kind}' stops pairs was not seen")
+        refuse(f"whether its class for '{kind}' stops pairs was not seen", known=False)
     if served.layout.family.is_mla and served.row != "ntk":
         fits = isinstance(method, Yarn) and method.attention_factor is None and method.truncate
         if not fits:

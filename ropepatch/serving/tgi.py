@@ -9,6 +9,7 @@ from typing import Any
 
 from ropepatch.methods.yarn import Yarn
 from ropepatch.serving.base import Engine, Support, Words, refuse
+from ropepatch.serving.classes import refuse_unknown
 from ropepatch.serving.dialect import both_dialects, speaks_v4
 from ropepatch.serving.served import ServedModel
 from ropepatch.serving.yarn_words import portable_temperature, usual_ramp
@@ -38,27 +39,30 @@ METHODS: Mapping[str, Support] = {
 def say(served: ServedModel) -> Words:
     """`text-generation-launcher` for the folder, with a config in the words that it reads."""
     method, more = served.method, dict[str, Any]()
+    refuse_unknown("tgi", served)
+    if served.several_axes:
+        refuse("it drops the axes of mrope under every type but 'mrope' itself")
     if served.stops_pairs:
         refuse(_NONE, *_NEAR)
     if isinstance(method, Yarn):
         if not usual_ramp(method):
-            refuse("its yarn has one ramp (32, 1, rounded ends)", "yarn")
+            refuse("its yarn has one ramp (32, 1, ends rounded)", "yarn")
         if not served.layout.family.is_mla:
             label = next(iter(served.methods))
             more = portable_temperature(method, served.layout.schedules[label].block)
     length = served.target_length
     limits = ("--max-input-tokens", str(length - 1), "--max-total-tokens", str(length))
     command = ("text-generation-launcher", "--model-id", served.name, *limits)
-    if speaks_v4(served) and not more and not served.raises_length:
+    if speaks_v4(served) and not more:
         return Words((command,))
+    why = "TGI reads no rope_parameters, and would serve it unscaled with rope_theta 10,000"
+    if speaks_v4(served):
+        why = "TGI reads the attention factor in other words"
     return Words(
         (command,),
         config=both_dialects(served, more),
         config_name="config.json",
-        notes=(
-            f"needs this config.json in {served.name}: TGI reads no rope_parameters, and would "
-            "serve the model unscaled with rope_theta 10,000 in silence.",
-        ),
+        notes=(f"needs this config.json in {served.name}: {why}.",),
         how="override",
     )
 

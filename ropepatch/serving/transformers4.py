@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from ropepatch.serving.base import Engine, Support, Words, refuse
+from ropepatch.serving.classes import refuse_unknown
 from ropepatch.serving.dialect import both_dialects, speaks_v4
 from ropepatch.serving.served import ServedModel
 
@@ -27,19 +28,20 @@ METHODS: Mapping[str, Support] = {
 
 def say(served: ServedModel) -> Words:
     """A config.json that both read; nothing where the folder's own says it already."""
+    refuse_unknown("transformers4", served)
     if served.stops_pairs:
         refuse(_NONE, "yarn", "ntk")
     if speaks_v4(served) and not served.raises_length:
         note = "the folder's own config.json is in words that transformers 4 reads; nothing to do."
         return Words((), notes=(note,))
+    why = "its words are transformers 5's alone"
+    if speaks_v4(served):
+        why = f"it promises only {served.layout.configured_length} tokens"
     return Words(
         (),
         config=both_dialects(served),
         config_name="config.json",
-        notes=(
-            f"put it over {served.name}/config.json, or extend with --dialect both.",
-            f"transformers 4 must know the model type '{served.model_type}'.",
-        ),
+        notes=(f"put it over {served.name}/config.json: {why}.",),
         how="override",
     )
 

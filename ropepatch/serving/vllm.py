@@ -11,6 +11,7 @@ from typing import Any
 from ropepatch.methods.longrope import LongRope
 from ropepatch.methods.yarn import Yarn
 from ropepatch.serving.base import Engine, How, Support, Words, refuse
+from ropepatch.serving.classes import has_class
 from ropepatch.serving.served import ServedModel
 from ropepatch.serving.yarn_words import own_temperature
 
@@ -105,7 +106,7 @@ def _refuse_special(served: ServedModel) -> None:
         fits = isinstance(method, Yarn) and method.attention_factor is None and method.truncate
         if not fits:
             refuse("its latent attention takes every type for DeepSeek's yarn")
-    if any("mrope_section" in b for b in served.blocks().values()) and served.row != "ntk":
+    if served.several_axes and served.row != "ntk":
         refuse("with the axes of mrope it builds yarn's ramp on four times the length, or none")
     nested = "truncate" in served.rope_parameters() and len(served.layout.schedules) > 1
     if nested and not kind.startswith("gemma3"):
@@ -125,8 +126,14 @@ def _notes(served: ServedModel) -> tuple[str, ...]:
             "below vLLM 0.24 transformers 4 may be installed, which loses rope_theta from these "
             "words in silence: `extend --dialect both` serves those too."
         )
-    if isinstance(method, Yarn) and own_temperature(method) is not None:
+    warm = isinstance(method, Yarn) and own_temperature(method) is not None
+    if warm and not served.layout.family.is_mla:
         notes.append("vLLM reads the attention factor since 0.30.0; below, it takes the usual one.")
+    if not has_class("vllm", served):
+        notes.append(
+            f"vLLM has no class of its own for '{served.outer_type}': its Transformers backend "
+            "turns as transformers does (read, not run)."
+        )
     return tuple(notes)
 
 

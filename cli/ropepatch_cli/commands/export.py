@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ropepatch_cli.options import Json
+from ropepatch_cli.options import Json, TrainedLength
 
 
 def export(
@@ -23,6 +23,7 @@ def export(
         bool,
         typer.Option("--original", help="For the model it was made from, by flags alone."),
     ] = False,
+    trained_length: TrainedLength = None,
     command: Annotated[bool, typer.Option("--command", help="Print the commands alone.")] = False,
     config: Annotated[bool, typer.Option("--config", help="Print the file alone.")] = False,
     table: Annotated[
@@ -49,8 +50,10 @@ def export(
     if faults:
         raise RecipeError(faults)
     from ropepatch.exporting import export as export_model
+    from ropepatch.recipe import parse_length
 
-    found = export_model(model, target, original=original)
+    trained = None if trained_length is None else parse_length(trained_length)
+    found = export_model(model, target, original=original, trained_length=trained)
     if command:
         serving.command(found)
     elif config:
