@@ -106,9 +106,7 @@ def _check_foreign(name: str, config: Mapping[str, Any], layout: Layout) -> None
         if len(types) > 1:
             raise ConfigError(f"{name}: its block has the type {' and '.join(sorted(types))} both.")
         if types == {"su"}:
-            raise ConfigError(
-                f"{name}: 'su' is an old word that transformers 5 stops at: longrope."
-            )
+            raise ConfigError(f"{name}: transformers 5 stops at the type 'su'; it is longrope now.")
         if types & _FACTORED and block.get("factor") is None:
             raise ConfigError(f"{name}: its '{types.pop()}' block has no factor.")
 

@@ -36,7 +36,7 @@ def say(served: ServedModel) -> Words:
         return Words((), notes=(note,))
     why = "its words are transformers 5's alone"
     if speaks_v4(served):
-        why = f"it promises only {served.layout.configured_length} tokens"
+        why = f"the folder's own promises only {served.layout.configured_length} tokens"
     return Words(
         (),
         config=both_dialects(served),
