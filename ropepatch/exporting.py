@@ -11,6 +11,8 @@ from ropepatch.config_json.plan import STAMP
 from ropepatch.errors import CheckpointError, NoEffectError, NotExpressibleError, RecipeError
 from ropepatch.gguf_extending import GgufInspection, inspect_gguf, is_gguf_file
 from ropepatch.gguf_file.rotation import Rotation
+from ropepatch.methods.base import LONGEST_LENGTH
+from ropepatch.recipe import parse_length
 from ropepatch.runtime.words import is_converted
 from ropepatch.serving.base import CannotSayError, Engine, Export, Words
 from ropepatch.serving.llama_cpp import safe_name
@@ -45,8 +47,16 @@ def export(
     """
     if not isinstance(model, str | Path) or not isinstance(target, str):
         raise RecipeError("export takes a folder or a GGUF file, and the name of an engine.")
+    if trained_length is not None:
+        trained_length = parse_length(trained_length)
+        if trained_length > LONGEST_LENGTH:
+            raise RecipeError(f"{trained_length} tokens are beyond {LONGEST_LENGTH}.")
     engine = engine_of(target)
     if is_gguf_file(model):
+        if trained_length is not None:
+            raise RecipeError(
+                "a GGUF file's metadata say what they mean; leave --trained-length out."
+            )
         return _export_gguf(inspect_gguf(model), engine, original=original)
     folder = find_source(str(model), config_only=True).folder
     config, _ = read_config(folder)

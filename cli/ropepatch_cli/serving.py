@@ -39,10 +39,8 @@ def command(found: "Export") -> None:
     from ropepatch.errors import NotExpressibleError
 
     if not found.words.commands:
-        raise NotExpressibleError(
-            f"{found.engine.title} takes a file, not a command; --config prints it, where it needs "
-            "one."
-        )
+        file = "; --config prints it" if found.words.config else f": {found.model} as it stands"
+        raise NotExpressibleError(f"{found.engine.title} takes a file, not a command{file}.")
     line(found.words.shell)
 
 
@@ -55,10 +53,7 @@ def config(found: "Export") -> None:
     from ropepatch.errors import NotExpressibleError
 
     if found.words.config is None:
-        raise NotExpressibleError(
-            f"{found.engine.title} needs no file besides {found.model}; --command prints the "
-            "command."
-        )
+        raise NotExpressibleError(f"{found.engine.title} needs no file besides {found.model}.")
     line(found.words.config.rstrip("\n"))
 
 

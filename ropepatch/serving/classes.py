@@ -13,14 +13,13 @@ from importlib import resources
 from ropepatch.serving.base import refuse
 from ropepatch.serving.served import ServedModel
 
-_BY_TYPE = ("tgi", "transformers4")
-"""Engines that go by the model type; the others go by the architecture."""
-
 
 def has_class(engine: str, served: ServedModel) -> bool:
     """Whether an engine lists the model's class; True where the config does not name one."""
-    if engine in _BY_TYPE:
-        return bool({served.outer_type, served.model_type} & _names(engine))
+    if engine == "tgi":
+        return served.outer_type in _names(engine)
+    if engine == "transformers4":
+        return {served.outer_type, served.model_type} <= _names(engine)
     named = served.architectures or served.config.get("architectures")
     if not isinstance(named, list | tuple) or not named:
         return True

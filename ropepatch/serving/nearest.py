@@ -56,7 +56,7 @@ def _source(served: ServedModel) -> str:
 def _further(served: ServedModel) -> str:
     """Options that the command needs besides."""
     told = served.recipe.trained_length if served.recipe is not None else None
-    if served.recipe is None and not served.layout.trained_length_known:
+    if served.recipe is None and served.method.rope_type == "linear":
         told = served.trained_length
     replace = served.recipe is None or served.original_scaled
     length = f" --trained-length {told}" if told is not None else ""

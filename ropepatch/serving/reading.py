@@ -75,7 +75,14 @@ def read_served(
 
 def _foreign(name: str, config: Mapping[str, Any], trained_length: int | None) -> ServedModel:
     """A scaling that ropepatch did not write."""
-    layout = read_layout(config, trained_length)
+    layout = read_layout(config)
+    if trained_length is not None:
+        if layout.trained_length_known:
+            raise ConfigError(
+                f"{name} says itself that it counts from {layout.trained_length} tokens; leave "
+                "--trained-length out."
+            )
+        layout = read_layout(config, trained_length)
     methods = _in_force(layout)
     _check_foreign(name, config, layout)
     if not layout.trained_length_known:

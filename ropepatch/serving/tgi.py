@@ -53,11 +53,11 @@ def say(served: ServedModel) -> Words:
     length = served.target_length
     limits = ("--max-input-tokens", str(length - 1), "--max-total-tokens", str(length))
     command = ("text-generation-launcher", "--model-id", served.name, *limits)
-    if speaks_v4(served) and not more:
+    if speaks_v4(served) and not more and not served.loose:
         return Words((command,))
     why = "TGI reads no rope_parameters, and would serve it unscaled with rope_theta 10,000"
     if speaks_v4(served):
-        why = "TGI reads the attention factor in other words"
+        why = "TGI reads other keys than transformers does"
     return Words(
         (command,),
         config=both_dialects(served, more),

@@ -11,6 +11,9 @@ CHECKED = "transformers 4.57.6 beside 5.24.0, tiny models loaded and their logit
 _WORDS = Support("override", "rope_scaling and rope_theta beside rope_parameters")
 _NONE = "it has no type 'proportional' and would turn every pair"
 
+_STRICT = ("olmo", "olmo2")
+"""Model types whose config class takes `type` and `factor` alone."""
+
 METHODS: Mapping[str, Support] = {
     "yarn": _WORDS,
     "pi": _WORDS,
@@ -29,6 +32,8 @@ METHODS: Mapping[str, Support] = {
 def say(served: ServedModel) -> Words:
     """A config.json that both read; nothing where the folder's own says it already."""
     refuse_unknown("transformers4", served)
+    if served.model_type in _STRICT and served.row != "ntk":
+        refuse(f"its config class for '{served.model_type}' stops at the key rope_type")
     if served.stops_pairs:
         refuse(_NONE, "yarn", "ntk")
     if speaks_v4(served) and not served.raises_length:

@@ -43,7 +43,10 @@ def test_extend_inspect_restore(source: Path, tmp_path: Path, run: Run) -> None:
     assert "extended by ropepatch: yarn, 8,192 → 32,768 tokens" in shown.out
     assert "context length 32,768, original 8,192" in shown.out
     assert "yarn ×4" in shown.out
-    assert "extend --method yarn --replace --output NAME.gguf" in shown.out
+    assert "extend --method yarn is refused: " in shown.out
+    assert "turns by yarn with these parameters already; nothing would change." in shown.out
+    shown = run("inspect", target, "--method", "ntk")
+    assert "extend --method ntk --replace --output NAME.gguf" in shown.out
 
     again = run("extend", "-m", target, "--method", "ntk", "-f", "2", "-o", tmp_path / "z.gguf")
     assert "already written 'yarn'" in line_of(again)

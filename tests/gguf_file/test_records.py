@@ -9,7 +9,7 @@ from gguf import GGUFValueType as Kind
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ropepatch.errors import CheckpointError, RopepatchError
+from ropepatch.errors import CheckpointError, NoEffectError, RopepatchError
 from ropepatch.gguf_extending import extend_gguf, inspect_gguf, restore_gguf
 from ropepatch.gguf_file.draft import Draft, Value
 from ropepatch.gguf_file.reading import read_survey
@@ -217,10 +217,14 @@ def test_edited_since(key: str, extended: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("case", ["yarn", "llama3", "ntk"])
+@pytest.mark.parametrize("case", ["yarn", "llama3", "ntk", "ntk-by-parts"])
 def test_edited_since_and_replaced(case: str, extended: Path, tmp_path: Path) -> None:
     """An edit of something else is carried on, and is what a restore then gives back."""
     path = with_text(extended, tmp_path / "x.gguf", "other words", "general.name")
+    if case == "llama3":
+        with pytest.raises(NoEffectError, match=r"turns by llama3 with these parameters already"):
+            extend_gguf(path, LLAMA3, replace=True)
+        return
     done = extend_gguf(path, EXPRESSIBLE[case], replace=True)
     assert read(done.target)["general.name"] == "other words"
     restore_gguf(done.target)

@@ -32,10 +32,11 @@ def names(folder: Path) -> list[str]:
     ("number", "advice"),
     [
         (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
         (errno.EROFS, "choose an --output on a writable disk"),
         (errno.EIO, "nothing was left behind"),
     ],
-    ids=["ENOSPC", "EROFS", "EIO"],
+    ids=["ENOSPC", "EDQUOT", "EROFS", "EIO"],
 )
 @pytest.mark.parametrize("step", ["copy_file_range", "pwrite", "ftruncate", "fsync", "link"])
 def test_a_fault_on_the_way(
@@ -52,22 +53,28 @@ def test_a_fault_on_the_way(
         extend_gguf(source, LLAMA3, tmp_path / "a" / "y.gguf")
     (line,) = str(caught.value).splitlines()
     assert f"cannot write {tmp_path / 'a' / 'y.gguf'}: {os.strerror(number)}" in line
-    assert advice in line
+    assert line.endswith(f"; {advice}.")
     assert tree(tmp_path) == before
     assert names(tmp_path) == ["x.gguf"]
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENAMETOOLONG])
 @pytest.mark.parametrize("step", ["copy_file_range", "ftruncate", "fsync", "replace"])
-def test_a_restore_that_fails(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_fails(
+    step: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = extend_gguf(make_model(tmp_path / "x.gguf"), YARN).target
     before = tree(tmp_path)
 
     def fail(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, step, fail)
-    with pytest.raises(CheckpointError, match=r"No space left on device"):
+    with pytest.raises(CheckpointError) as caught:
         restore_gguf(target)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"cannot write {target}: {os.strerror(number)} ")
+    assert line.endswith("; nothing was left behind.")  # no --output to choose, and no --link
     assert tree(tmp_path) == before
     assert names(tmp_path) == ["x-yarn-32k.gguf", "x.gguf"]
 

@@ -66,6 +66,39 @@ CHATGLM: dict[str, Any] = {
     "max_position_embeddings": TRAINED,
     "rope_theta": 10000.0,
 }
+CLASSES = {
+    "chatglm": "ChatGLMModel",
+    "exaone4": "Exaone4ForCausalLM",
+    "exaone_moe": "ExaoneMoEForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gemma3n_text": "Gemma3nForCausalLM",
+    "granitemoe": "GraniteMoeForCausalLM",
+    "internlm2": "InternLM2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mellum": "MellumForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "olmo": "OlmoForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "starcoder2": "Starcoder2ForCausalLM",
+}
+"""Architectures as they are published, by model type."""
+
+
+def like(kind: str, architecture: str = "", config: Config = V5) -> dict[str, Any]:
+    """A config of another class."""
+    named = architecture or CLASSES[kind]
+    return {**config, "model_type": kind, "architectures": [named]}
+
+
+def scaled(block: Config, length: int = TARGET) -> dict[str, Any]:
+    """A scaling that ropepatch did not write, in transformers 5's words."""
+    rope = {"rope_theta": 10000.0, **block}
+    return {**V5, "max_position_embeddings": length, "rope_parameters": rope}
 
 
 def recipe(method: str, **words: Any) -> Recipe:
@@ -98,10 +131,12 @@ def converted(place: Path, to: str, config: Config = V5) -> Path:
     return place / "out"
 
 
-def refusal(model: Path, target: str, *, original: bool = False) -> str:
+def refusal(
+    model: Path, target: str, *, original: bool = False, trained_length: int | None = None
+) -> str:
     """The one line by which an export is refused."""
     with pytest.raises(RopepatchError) as caught:
-        export(model, target, original=original)
+        export(model, target, original=original, trained_length=trained_length)
     said = str(caught.value)
     assert len(said.splitlines()) == 1
     return said

@@ -77,7 +77,7 @@ def test_there_may_be_no_file_and_no_command(tmp_path: Path, run: Run) -> None:
     said = line_of(run("export", folder, "--for", "vllm", "--config"))
     assert "vLLM needs no file besides" in said
     said = line_of(run("export", folder, "--for", "transformers4", "--command"))
-    assert "--config prints the file" in said
+    assert said == "transformers 4 takes a file, not a command; --config prints it."
 
 
 def test_the_original(tmp_path: Path, run: Run) -> None:
@@ -113,10 +113,14 @@ def test_the_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_refusal_is_one_line(tmp_path: Path, run: Run) -> None:
     folder = extended(tmp_path, "dynamic-ntk")
-    for more in ((), ("--json",), ("--command",), ("--config",), ("--original",)):
+    for more in ((), ("--json",), ("--command",), ("--config",)):
         said = line_of(run("export", folder, "--for", "vllm", *more))
         assert said.startswith("vLLM cannot serve 'dynamic-ntk' as it is meant: ")
         assert "its price at short length: small" in said
+    said = line_of(run("export", folder, "--for", "vllm", "--original"))
+    assert said.startswith("no flags of vLLM say 'dynamic-ntk': its 'dynamic' is one fixed table, ")
+    assert said.endswith("; leave --original out.")
+    assert "Nearest" not in said
     assert "is not extended" in line_of(run("export", found(tmp_path / "x", V5), "--for", "vllm"))
 
 

@@ -20,6 +20,7 @@ from tests.serving.folders import (
     held,
     option,
     refusal,
+    scaled,
 )
 from tests.tiny import GEMMA3, TRAINED, V4, V5
 
@@ -38,11 +39,6 @@ LONGROPE: dict[str, Any] = {
 }
 
 
-def scaled(block: Config, length: int = TARGET) -> dict[str, Any]:
-    rope = {"rope_theta": 10000.0, **block}
-    return {**V5, "max_position_embeddings": length, "rope_parameters": rope}
-
-
 # --- as published -------------------------------------------------------------------------------
 
 
@@ -56,13 +52,17 @@ def test_yarn_from_a_model_card(tmp_path: Path, raised: bool) -> None:
         assert option(done.words.commands[0], flag) == str(TARGET)
         wanted = None if raised else {"max_position_embeddings": TARGET}
         assert done.words.overrides == wanted
-    for target in ("transformers4", "tgi"):
-        words = export(folder, target).words
-        if raised:
-            assert (words.how, words.config) == ("native", None)
-        else:
-            assert words.config is not None
-            assert json.loads(words.config)["max_position_embeddings"] == TARGET
+    tgi = export(folder, "tgi").words
+    assert (tgi.how, tgi.config, tgi.notes) == ("native", None, ())  # its flags raise the length
+    assert option(tgi.commands[0], "--max-total-tokens") == str(TARGET)
+    words = export(folder, "transformers4").words
+    if raised:
+        assert (words.how, words.config) == ("native", None)
+    else:
+        assert words.config is not None
+        assert json.loads(words.config)["max_position_embeddings"] == TARGET
+        why = f"the folder's own promises only {TRAINED} tokens"
+        assert words.notes == (f"put it over {folder}/config.json: {why}.",)
     assert "is not known" in refusal(folder, "vllm", original=True)
 
 
@@ -82,14 +82,14 @@ def test_what_is_not_scaled_needs_no_words(tmp_path: Path, target: str, config: 
     ids=["v5", "v4"],
 )
 def test_a_whole_number_gets_a_point_for_vllm(tmp_path: Path, config: Config) -> None:
-    (command,) = export(found(tmp_path, config), "vllm").words.commands
+    (command,) = export(found(tmp_path, config), "vllm", trained_length=TRAINED).words.commands
     assert '"factor": 4.0' in option(command, "--hf-overrides")
     assert '"rope_theta": 10000.0' in option(command, "--hf-overrides")
 
 
 def test_a_whole_number_gets_a_point_for_sglang(tmp_path: Path) -> None:
     folder = found(tmp_path, scaled({"rope_type": "linear", "factor": 4}))
-    (command,) = export(folder, "sglang").words.commands
+    (command,) = export(folder, "sglang", trained_length=TRAINED).words.commands
     assert '"factor": 4.0' in option(command, "--json-model-override-args")
 
 

@@ -2,27 +2,30 @@
 
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ropepatch import extend
 from ropepatch.exporting import export
 from tests.end_to_end.program import Run
-from tests.serving.folders import LONG, SHORT, TARGET, extended, found, nearest, recipe, refusal
+from tests.serving.folders import (
+    LONG,
+    SHORT,
+    TARGET,
+    extended,
+    found,
+    nearest,
+    recipe,
+    refusal,
+    scaled,
+)
 from tests.tiny import TRAINED, V5, read_json, write_json
 
 YARN = {
     **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0},
     "original_max_position_embeddings": TRAINED,
 }
-
-
-def scaled(block: Mapping[str, Any], length: int = TARGET) -> dict[str, Any]:
-    rope = {"rope_theta": 10000.0, **block}
-    return {**V5, "max_position_embeddings": length, "rope_parameters": rope}
 
 
 def follow(folder: Path, target: str, run: Run, out: Path) -> None:
@@ -65,8 +68,8 @@ def test_an_original_of_ours_is_scaled_too(tmp_path: Path, target: str) -> None:
 
 
 def test_a_foreign_linear_has_neighbours(tmp_path: Path) -> None:
-    block = {"rope_type": "linear", "factor": 4.0}
-    assert nearest(refusal(found(tmp_path, scaled(block)), "tgi"))[0] == "yarn"
+    folder = found(tmp_path, scaled({"rope_type": "linear", "factor": 4.0}))
+    assert nearest(refusal(folder, "tgi", trained_length=TRAINED)) == ("yarn", "ntk", "llama3")
 
 
 def test_a_foreign_dynamic_reaches_as_far_as_ours(tmp_path: Path) -> None:

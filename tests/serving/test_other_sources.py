@@ -144,3 +144,9 @@ def test_lmdeploy_and_others_words(tmp_path: Path, lmdeploy: LMDeploy, name: str
     config["rope_parameters"] |= laid.get("rope_parameters", {})  # as it merges
     folder = found(tmp_path / "laid", config)
     assert distance(lmdeploy.table(folder, ROWS), expected("yarn", ROWS, **wanted)) < TOLERANCE
+
+
+def test_tgi_and_yarn_without_an_original_length(tmp_path: Path, tgi: TGI) -> None:
+    folder = found(tmp_path, {**V4, "rope_scaling": {"type": "yarn", "factor": 4.0}})
+    table = tgi.table(tgis(folder), ROWS)
+    assert distance(table, expected("yarn", ROWS)) < TOLERANCE

@@ -22,13 +22,13 @@ from tests.serving.folders import (
     LONG,
     SHORT,
     TARGET,
-    Config,
     converted,
     distance,
     expected,
     extended,
     found,
     refusal,
+    scaled,
     unscaled,
 )
 from tests.tiny import GEMMA3, TRAINED, V5
@@ -100,9 +100,9 @@ def sglang() -> Iterator[SGLang]:
     engine.close()
 
 
-def served(sglang: SGLang, folder: Path, base: Path) -> tuple[int, Any]:
+def served(sglang: SGLang, folder: Path, base: Path, trained: int | None = None) -> tuple[int, Any]:
     """Length and table of a folder, or of its original, as it is exported."""
-    done = export(folder, "sglang", original=base != folder)
+    done = export(folder, "sglang", original=base != folder, trained_length=trained)
     config = sglang.config(base, done.words.overrides)
     length = sglang.length(config, done.target_length)
     assert length == done.target_length
@@ -248,10 +248,6 @@ OLD: dict[str, Any] = {
 }
 
 
-def scaled(block: Config, length: int) -> dict[str, Any]:
-    return {**V5, "max_position_embeddings": length, "rope_parameters": dict(block)}
-
-
 @pytest.mark.parametrize(
     "stale",
     [{"attn_factor": 1.3}, {"beta_fast": 8.0}, {"mscale": 0.7, "mscale_all_dim": 1.0}],
@@ -275,8 +271,15 @@ def test_the_original_was_scaled_already(
 def test_a_whole_factor(tmp_path: Path, sglang: SGLang) -> None:
     block = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4}
     folder = found(tmp_path, scaled(block, TARGET))
-    length, table = served(sglang, folder, folder)
+    length, table = served(sglang, folder, folder, TRAINED)
     assert distance(table, expected("pi", torch.arange(length))) < TOLERANCE
+
+
+def test_yarn_that_counts_from_the_configured_length(tmp_path: Path, sglang: SGLang) -> None:
+    block = {k: v for k, v in OLD.items() if not k.startswith("original")}
+    folder = found(tmp_path, scaled({**block, "factor": 4.0}, TRAINED))
+    length, table = served(sglang, folder, folder)
+    assert distance(table, expected("yarn", torch.arange(length))) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", FOREIGN_YARN)

@@ -115,7 +115,11 @@ def test_no_other_engine_does(tmp_path: Path) -> None:
     block = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     folder = found(tmp_path, {**CHATGLM, "rope_parameters": block})
     for engine in ENGINES:
-        assert refusal(folder, engine).endswith(
+        said = refusal(folder, engine)
+        if engine in ("llama.cpp", "ollama"):
+            assert said.startswith(f"nothing is printed for {ENGINES[engine].title} that may be ")
+            continue
+        assert said.endswith(
             ". Nothing that it reads comes near, and no other engine does; ropepatch.load runs it."
         )
 

@@ -66,9 +66,11 @@ def vllm() -> Iterator[VLLM]:
     engine.close()
 
 
-def served(vllm: VLLM, folder: Path, base: Path, label: str = "") -> tuple[int, Any]:
+def served(
+    vllm: VLLM, folder: Path, base: Path, label: str = "", trained: int | None = None
+) -> tuple[int, Any]:
     """Length and table of a folder, or of its original, as it is exported."""
-    done = export(folder, "vllm", original=base != folder)
+    done = export(folder, "vllm", original=base != folder, trained_length=trained)
     config = vllm.config(base, done.words.overrides)
     length = vllm.length(config, done.target_length)
     assert length == done.target_length
@@ -169,7 +171,7 @@ def test_a_whole_factor_stops_it(tmp_path: Path, vllm: VLLM) -> None:
     folder = found(tmp_path, V5 | {"max_position_embeddings": TARGET, "rope_parameters": block})
     with pytest.raises(TypeError):
         vllm.table(vllm.config(folder), TARGET)
-    length, table = served(vllm, folder, folder)
+    length, table = served(vllm, folder, folder, trained=TRAINED)
     assert worst(table, length, expected("pi", torch.arange(length))) < TOLERANCE
 
 
@@ -202,11 +204,21 @@ def test_a_nested_ramp_without_rounding(tmp_path: Path, vllm: VLLM, original: bo
     folder = extended(tmp_path, "yarn", config, truncate=False)
     said = refusal(folder, "vllm", original=original)
     assert "its length code stops at the 'truncate'" in said
+    if original:
+        return
     assert held(said, "vllm", config, tmp_path / "near") == "yarn"
     with pytest.raises(KeyError, match="rope_type"):
         vllm.length(vllm.config(folder), TARGET)
     near = tmp_path / "near" / "yarn" / "out"
     length, table = served(vllm, near, near, "full_attention")
+    assert worst(table, length, expected("yarn", torch.arange(length))) < TOLERANCE
+
+
+def test_yarn_that_counts_from_the_configured_length(tmp_path: Path, vllm: VLLM) -> None:
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+    folder = found(tmp_path, V5 | {"rope_parameters": rope})
+    length, table = served(vllm, folder, folder)
+    assert length == TARGET
     assert worst(table, length, expected("yarn", torch.arange(length))) < TOLERANCE
 
 

@@ -259,3 +259,26 @@ def test_no_encoding_at_all(tmp_path: Path) -> None:
     assert over is not None
     assert over["partial_rotary_factor"] == 0.0
     assert over["architectures"] == V5["architectures"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words", "why"),
+    [
+        ("v5", {}, "TGI reads no rope_parameters, and would serve it unscaled with rope_theta"),
+        ("v5", {"attention_factor": OWN}, "TGI reads no rope_parameters, and would serve it"),
+        ("v4", {"attention_factor": OWN}, "TGI reads other keys than transformers does."),
+        ("both", {"attention_factor": OWN}, "TGI reads other keys than transformers does."),
+    ],
+)
+def test_why_tgi_needs_a_config(
+    tmp_path: Path, dialect: str, words: dict[str, Any], why: str
+) -> None:
+    folder = extended(tmp_path, dialect=dialect, **words)
+    (note,) = said(folder, "tgi").notes
+    assert note.startswith(f"needs this config.json in {folder}: {why}")
+
+
+def test_why_transformers_4_needs_a_config(tmp_path: Path) -> None:
+    folder = extended(tmp_path)
+    why = "its words are transformers 5's alone"
+    assert said(folder, "transformers4").notes == (f"put it over {folder}/config.json: {why}.",)

@@ -37,7 +37,7 @@ def export(
 
     if sum((command, config, as_json)) > 1:
         raise RecipeError("--command, --config and --json exclude one another.")
-    if table and (model or target or original or command or config):
+    if table and (model or target or original or command or config or trained_length):
         raise RecipeError("--table is for all engines and methods: it goes with --json alone.")
     if table:
         serving.table(as_json=as_json)
