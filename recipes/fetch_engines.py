@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pip._internal.commands import create_command
-
 ENGINES = {"vllm": ("0.33.0", False), "sglang": ("0.5.23", True)}
 """Version, and whether it is a wheel (SGLang has no other file)."""
 
@@ -30,6 +28,8 @@ def fetch(name: str, version: str, *, wheel: bool) -> bytes:
     Raises:
         ValueError: there is none, or it is not what the index says.
     """
+    from pip._internal.commands import create_command  # late: it takes setuptools' place in turns
+
     command: Any = create_command("download")
     with command.main_context():
         options, _ = command.parse_args(["--quiet", "--no-deps"])

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -128,7 +129,9 @@ def _is_whole(path: Path) -> bool:
         return False
     # without its moments the trainer would begin with fresh ones, and say nothing
     moments = (*path.glob("optimizer*"), *path.glob("global_step*"))
-    return isinstance(state, dict) and bool(moments)
+    # the first process writes the state and does not wait for what the others still save
+    torn = any(not zipfile.is_zipfile(file) for file in path.glob("rng_state*.pth"))
+    return isinstance(state, dict) and bool(moments) and not torn
 
 
 def _step(path: Path) -> int:

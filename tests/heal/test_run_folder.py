@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ropepatch.errors import HealingError
 from ropepatch.healing.plan import HealPlan, Stage
@@ -183,6 +184,21 @@ def test_a_state_that_cannot_be_read_is_torn(tmp_path: Path, text: str) -> None:
     path = save(folder, 5)
     (path / "trainer_state.json").write_text(text)
     assert folder.checkpoint() is None
+    folder.close()
+
+
+def test_what_another_process_was_saving_is_torn(tmp_path: Path) -> None:
+    """The first one writes the state, and does not wait for the others' random numbers."""
+    folder = opened(tmp_path / "run")
+    path = save(folder, 5)
+    for rank in range(2):
+        torch.save({"cpu": torch.random.get_rng_state()}, path / f"rng_state_{rank}.pth")
+    assert folder.checkpoint() == path
+    file = path / "rng_state_1.pth"
+    content = file.read_bytes()
+    for kept in (0, 10, len(content) - 1):
+        file.write_bytes(content[:kept])
+        assert folder.checkpoint() is None, kept
     folder.close()
 
 
