@@ -46,15 +46,13 @@ def staged(target: Path) -> Iterator[Path]:
     """
     place = Path(os.path.abspath(target))
     try:
-        with _parents(place.parent):
-            _sweep(place.parent)
-            with _locked_stage(place) as stage:
-                yield stage
-                _sync_tree(stage)
-                if place.is_symlink() or place.exists():
-                    raise CheckpointError(f"{target} appeared meanwhile; nothing was written.")
-                stage.rename(place)
-                _sync(place.parent)
+        with _stage_beside(place) as stage:
+            yield stage
+            _sync_tree(stage)
+            if place.is_symlink() or place.exists():
+                raise CheckpointError(f"{target} appeared meanwhile; nothing was written.")
+            stage.rename(place)
+            _sync(place.parent)
     except OSError as error:
         raise _unwritable(place, error) from None
 
@@ -72,17 +70,16 @@ def staged_file(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     place = Path(os.path.abspath(target))
     try:
-        with _parents(place.parent):
-            _sweep(place.parent)
-            with _locked_stage(place) as stage:
-                yield stage / "file"
-                _sync(stage / "file")
-                if replace:
-                    shutil.copymode(place, stage / "file")
-                    os.replace(stage / "file", place)
-                else:
-                    _take_name(stage / "file", place, target)
-                _sync(place.parent)
+        with _stage_beside(place) as stage:
+            file = stage / "file"
+            yield file
+            _sync(file)
+            if replace:
+                shutil.copymode(place, file)
+                os.replace(file, place)
+            else:
+                _take_name(file, place, target)
+            _sync(place.parent)
     except OSError as error:
         raise _unwritable(place, error, hints=not replace, links=False) from None
 
@@ -126,6 +123,15 @@ def replace_file(path: Path, text: str) -> None:
         with suppress(OSError):
             os.unlink(name)
         raise
+
+
+@contextmanager
+def _stage_beside(place: Path) -> Iterator[Path]:
+    """A locked folder beside `place`, whose parents are made and swept; it goes on leaving."""
+    with _parents(place.parent):
+        _sweep(place.parent)
+        with _locked_stage(place) as stage:
+            yield stage
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from ropepatch.gguf_file.reading import read_survey
 from ropepatch.gguf_file.survey import Survey
 
 PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
-_MOSTPARTS = 4096
+_MOST_PARTS = 4096
 
 
 def read_parts(path: Path) -> tuple[Survey, tuple[Path, ...]]:
@@ -22,7 +22,7 @@ def read_parts(path: Path) -> tuple[Survey, tuple[Path, ...]]:
     """
     survey = read_survey(path)
     count = survey.value("split.count") or 1
-    if type(count) is not int or not 0 < count <= _MOSTPARTS:
+    if type(count) is not int or not 0 < count <= _MOST_PARTS:
         raise CheckpointError(f"split.count of {path} is {count!r}, which makes no sense.")
     if count == 1:
         return survey, ()

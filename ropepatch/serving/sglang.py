@@ -1,7 +1,8 @@
 """SGLang: reads transformers' words, but not every key, and not in every model's class.
 
 Source: sglang/srt/layers/rotary_embedding, sglang/srt/configs/model_config.py and the model files
-of 0.5.23, run on a CPU with the rest stubbed; the models in `_READ` were read only.
+of 0.5.23, on a CPU with the rest stubbed. Of `_THETA_ALONE`, mixtral, gemma, stablelm, starcoder2
+and olmo ran; the others were read.
 """
 
 import json
